@@ -1,0 +1,64 @@
+from abc import ABC, abstractmethod
+from typing import ClassVar, Protocol
+
+from pydantic import Field
+
+from rollmill.config.settings import ServiceSettings
+from rollmill.contracts import rows
+from rollmill.contracts.json import JsonObject
+from rollmill.contracts.rows import Row
+
+
+class AgentSettings(ServiceSettings):
+    """Settings of every agent: which services it talks to."""
+
+    model: str = Field(min_length=1)
+    """Name of the model service."""
+    resources: str = Field(min_length=1)
+    """Name of the resources service."""
+
+
+class Episode(Protocol):
+    """What an agent can do during one rollout. One session on one resources replica stands behind it."""
+
+    @property
+    def tools(self) -> list[JsonObject]:
+        """Definitions of the tools that the resources server declares."""
+
+    async def respond(self, request: JsonObject) -> JsonObject:
+        """Send a Responses request to the model and return its Responses object."""
+
+    async def call_tool(self, name: str, arguments: str) -> str:
+        """Call a declared tool with JSON text as arguments and return the output for the model.
+
+        Bad arguments, undeclared names and the tool's own errors come back as text that the model can read.
+        """
+
+    async def verify(self, row: Row) -> Row:
+        """Have a row with its `response` graded and return the verified row."""
+
+
+class Agent(ABC):
+    """Drives the loop of one rollout. Subclass it and write `respond`; override `run` for anything unusual.
+
+    It knows nothing of HTTP: a test calls it with `rollmill.testing.FakeEpisode`.
+    """
+
+    Settings: ClassVar[type[AgentSettings]] = AgentSettings
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    async def respond(self, request: JsonObject, episode: Episode) -> JsonObject:
+        """Work on a Responses request until it is done.
+
+        Returns:
+            The last Responses object, its `output` holding every item of the loop in order, tool outputs too.
+        """
+
+    async def run(self, row: Row, episode: Episode) -> Row:
+        """Run one rollout: respond to the row's request, then have it verified."""
+        params = row.get(rows.PARAMS)
+        response = await self.respond(dict(params) if isinstance(params, dict) else {}, episode)
+        return await episode.verify({**row, rows.RESPONSE: response})

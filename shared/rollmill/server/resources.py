@@ -1,0 +1,56 @@
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from rollmill.config.settings import ServiceSettings
+from rollmill.contracts.json import JsonObject
+from rollmill.contracts.rollouts import Rollout, Verdict
+from rollmill.contracts.rows import Row
+from rollmill.contracts.services import ReverifyMode
+from rollmill.server.sessions import Session
+
+
+class Resources(ABC):
+    """An environment: tools, state and the verifier. Subclass it, declare tools with `@tool`, write `verify`.
+
+    It knows nothing of HTTP: a test builds it and calls its methods.
+    """
+
+    Settings: ClassVar[type[ServiceSettings]] = ServiceSettings
+    """Settings class of the environment, for those that have settings of their own."""
+    reverify_mode: ClassVar[ReverifyMode] = "unknown"
+    """`stateless`: `verify` needs only the row. `unsupported`: it needs the live session."""
+
+    def __init__(self, settings: ServiceSettings | None = None) -> None:
+        self.settings = settings or self.Settings()
+
+    async def startup(self) -> None:
+        """Open what the environment needs; the service is not ready before this returns."""
+
+    async def shutdown(self) -> None:
+        """Release what `startup` opened."""
+
+    async def seed_session(self, session: Session, row: Row) -> None:
+        """Prepare the session for a task; `session.state` is the environment's own."""
+
+    @abstractmethod
+    async def verify(self, rollout: Rollout, session: Session) -> Verdict | float:
+        """Grade a finished rollout.
+
+        Raises:
+            InputError: the row lacks what the verifier needs.
+        """
+
+    async def close_session(self, session: Session) -> None:
+        """Release what the session holds; called exactly once for each session, also for reaped ones."""
+
+    def compute_metrics(self, tasks: list[list[Row]]) -> JsonObject:
+        """Return metrics of the environment's own over rollouts grouped by task.
+
+        A list under `per_task_metrics`, of objects with `_ng_task_index`, is merged into the task rows; every
+        other entry becomes an agent metric.
+        """
+        return {}
+
+    def get_key_metrics(self, agent_metrics: JsonObject) -> JsonObject:
+        """Choose the headline metrics; by default every mean."""
+        return {name: value for name, value in agent_metrics.items() if name.startswith("mean/")}
