@@ -64,7 +64,10 @@ def field(row: Row, name: str, default: JsonValue = None) -> JsonValue:
 
 def valid_reward(value: JsonValue) -> bool:
     """Say whether a reward may be written: a finite int or float (booleans count as 0 and 1)."""
-    return isinstance(value, int | float) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of floats
+        return False
 
 
 def assistant_texts(response: JsonObject) -> Iterator[str]:

@@ -1,9 +1,10 @@
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 from pydantic import Field
 
 from rollmill.config.settings import ServiceSettings
+from rollmill.config.settings_refs import ServiceRef
 from rollmill.contracts import rows
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import Row
@@ -12,9 +13,9 @@ from rollmill.contracts.rows import Row
 class AgentSettings(ServiceSettings):
     """Settings of every agent: which services it talks to."""
 
-    model: str = Field(min_length=1)
+    model: Annotated[str, ServiceRef("model")] = Field(min_length=1)
     """Name of the model service."""
-    resources: str = Field(min_length=1)
+    resources: Annotated[str, ServiceRef("resources")] = Field(min_length=1)
     """Name of the resources service."""
 
 

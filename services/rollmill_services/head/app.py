@@ -1,0 +1,12 @@
+from rollmill.server.app import ServiceApp, build_app
+from rollmill_services.head.registry import Registry
+from rollmill_services.head.routes import router
+from rollmill_services.head.settings import HeadSettings
+
+
+def create_app(settings: HeadSettings | None = None) -> ServiceApp:
+    """Build the head: the registry of live services."""
+    settings = settings or HeadSettings.from_environment()
+    app = build_app(settings, kind="head", title="rollmill head", routers=[router])
+    app.state.registry = Registry(lease_seconds=settings.lease_seconds)
+    return app

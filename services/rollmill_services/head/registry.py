@@ -1,0 +1,107 @@
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rollmill.contracts.services import Heartbeat, Instance, Kind, Lease, Registration
+from rollmill.errors import ConflictError, NotFoundError, ServiceNotFoundError
+from rollmill.ids import new_id
+
+
+@dataclass(slots=True)
+class _Entry:
+    registration: Registration
+    instance: str
+    renewed: float
+    beat: Heartbeat
+
+
+class Registry:
+    """The live services. Soft state: whatever is forgotten registers again within one heartbeat.
+
+    Args:
+        lease_seconds: how long an entry lives without a heartbeat.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, *, lease_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+
+    def register(self, registration: Registration) -> Lease:
+        """Add an instance. One that comes back on the same URL replaces its former self.
+
+        Raises:
+            ConflictError: the name is in use for another kind of service.
+        """
+        self._expire()
+        for entry in list(self._entries.values()):
+            known = entry.registration
+            if known.name == registration.name and known.kind != registration.kind:
+                raise ConflictError(f"{known.name!r} is registered as {known.kind}, not as {registration.kind}")
+            if known.name == registration.name and known.url == registration.url:
+                del self._entries[entry.instance]
+        instance = new_id()
+        self._entries[instance] = _Entry(registration, instance, self._clock(), Heartbeat())
+        return Lease(instance=instance, lease_seconds=self._lease_seconds)
+
+    def renew(self, name: str, instance: str, beat: Heartbeat) -> Lease:
+        """Take a heartbeat.
+
+        Raises:
+            NotFoundError: the lease has run out, or the head restarted: register again.
+        """
+        entry = self._find(name, instance)
+        entry.beat = beat
+        entry.renewed = self._clock()
+        return Lease(instance=instance, lease_seconds=self._lease_seconds)
+
+    def remove(self, name: str, instance: str) -> None:
+        """Drop an instance; one that is already gone is no error."""
+        entry = self._entries.get(instance)
+        if entry is not None and entry.registration.name == name:
+            del self._entries[instance]
+
+    def services(self, kind: Kind | None = None) -> list[Instance]:
+        """Return every live instance, by name and then in order of registration."""
+        self._expire()
+        entries = [e for e in self._entries.values() if kind is None or e.registration.kind == kind]
+        return sorted(map(self._view, entries), key=lambda instance: instance.name)
+
+    def service(self, name: str) -> list[Instance]:
+        """Return the live instances of one service.
+
+        Raises:
+            ServiceNotFoundError: there is none.
+        """
+        found = [instance for instance in self.services() if instance.name == name]
+        if not found:
+            raise ServiceNotFoundError(f"{name!r} is not registered", service=name)
+        return found
+
+    def _find(self, name: str, instance: str) -> _Entry:
+        self._expire()
+        entry = self._entries.get(instance)
+        if entry is None or entry.registration.name != name:
+            raise NotFoundError(f"no lease {instance!r} of {name!r}: register again", service=name)
+        return entry
+
+    def _expire(self) -> None:
+        horizon = self._clock() - self._lease_seconds
+        for entry in [e for e in self._entries.values() if e.renewed < horizon]:
+            del self._entries[entry.instance]
+
+    def _view(self, entry: _Entry) -> Instance:
+        registration, beat = entry.registration, entry.beat
+        return Instance(
+            name=registration.name,
+            instance=entry.instance,
+            kind=registration.kind,
+            url=registration.url,
+            version=registration.version,
+            capabilities=registration.capabilities,
+            in_flight=beat.in_flight,
+            capacity=beat.capacity,
+            state=beat.state,
+            lease_age_seconds=round(self._clock() - entry.renewed, 3),
+        )

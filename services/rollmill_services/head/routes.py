@@ -1,0 +1,48 @@
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from rollmill.contracts.problem import problems
+from rollmill.contracts.services import Heartbeat, Kind, Lease, Registration, ServiceList
+from rollmill_services.head.registry import Registry
+
+router = APIRouter(prefix="/v1/services", tags=["registry"])
+
+
+def get_registry(request: Request) -> Registry:
+    """Return the registry that the application's lifespan opened."""
+    registry: Registry = request.app.state.registry
+    return registry
+
+
+RegistryDep = Annotated[Registry, Depends(get_registry)]
+
+
+@router.post("", status_code=201, responses=problems(409))
+async def register(registration: Registration, registry: RegistryDep) -> Lease:
+    """Register one instance of a service."""
+    return registry.register(registration)
+
+
+@router.put("/{name}/{instance}", responses=problems(404))
+async def renew(name: str, instance: str, beat: Heartbeat, registry: RegistryDep) -> Lease:
+    """Renew a lease. 404 means: register again."""
+    return registry.renew(name, instance, beat)
+
+
+@router.delete("/{name}/{instance}", status_code=204, response_class=Response)
+async def remove(name: str, instance: str, registry: RegistryDep) -> None:
+    """Drop a registration; repeating it is no error."""
+    registry.remove(name, instance)
+
+
+@router.get("")
+async def services(registry: RegistryDep, kind: Kind | None = None) -> ServiceList:
+    """List the live instances of all services. Settings and secrets are never part of it."""
+    return ServiceList(services=registry.services(kind))
+
+
+@router.get("/{name}", responses=problems(404))
+async def service(name: str, registry: RegistryDep) -> ServiceList:
+    """List the live instances of one service."""
+    return ServiceList(services=registry.service(name))

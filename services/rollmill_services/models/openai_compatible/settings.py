@@ -1,0 +1,58 @@
+import re
+from typing import Literal
+
+from pydantic import ConfigDict, Field, SecretStr, field_validator
+
+from rollmill.config.settings import ServiceSettings
+from rollmill.contracts.json import JsonObject
+
+_BASE_URL = re.compile(r"https?://[^/\s@?#]+(/[^\s?#]*)?")
+
+
+class OpenAICompatibleSettings(ServiceSettings):
+    """Which engine answers, and how patiently it is asked."""
+
+    # The api key is an input too: a refused value must not be shown.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    base_url: str | list[str]
+    """Where the engine's API is, usually ending in `/v1`. Several are replicas of one engine."""
+    api_key: SecretStr | None = None
+    """Sent as bearer token; empty means none."""
+    model: str = ""
+    """Replaces the `model` of every request; empty keeps the request's own."""
+    upstream: Literal["responses", "chat"] = "chat"
+    """Which API the engine is asked through; callers may use either."""
+    timeout_seconds: float = Field(default=600.0, gt=0)
+    """Longest time for one answer, retries included; for a stream, until it begins and between its parts."""
+    connect_timeout_seconds: float = Field(default=10.0, gt=0)
+    max_retries: int = Field(default=3, ge=0, le=20)
+    """How often one request is sent again after an overload, a server error or a broken connection."""
+    retry_base_seconds: float = Field(default=0.5, ge=0)
+    """Upper end of the first random delay; it doubles with each retry."""
+    retry_cap_seconds: float = Field(default=20.0, ge=0)
+    """Upper end of every random delay."""
+    extra_body: JsonObject = Field(default_factory=dict)
+    """Fields added to each request that does not set them itself."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _check_base_url(cls, value: str | list[str]) -> str | list[str]:
+        urls = [value] if isinstance(value, str) else value
+        if not urls or not all(_BASE_URL.fullmatch(url) for url in urls):
+            raise ValueError("must be one or more http(s) URLs without credentials, such as http://localhost:8000/v1")
+        cleaned = [url.rstrip("/") for url in urls]
+        return cleaned[0] if isinstance(value, str) else cleaned
+
+    @field_validator("api_key")
+    @classmethod
+    def _check_api_key(cls, value: SecretStr | None) -> SecretStr | None:
+        key = value.get_secret_value().strip() if value else ""
+        if not key.isascii() or not key.isprintable():
+            raise ValueError("must be printable ASCII on one line")
+        return SecretStr(key) if key else None
+
+    @property
+    def base_urls(self) -> list[str]:
+        """All base URLs, at least one."""
+        return [self.base_url] if isinstance(self.base_url, str) else self.base_url

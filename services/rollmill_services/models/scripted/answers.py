@@ -1,0 +1,133 @@
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from rollmill.artifacts.reader import iter_lines, parse_line
+from rollmill.contracts.json import JsonValue
+from rollmill.contracts.rows import PARAMS, Row, field
+from rollmill.errors import ConfigError, InputError
+from rollmill.openai import normalize_input
+from rollmill.openai.items import as_json_text, as_object
+from rollmill_services.models.scripted.draws import Draws, input_digest
+
+_NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
+_THOUGHTS = (
+    "Let me read the question once more.",
+    "First I write down what is given.",
+    "That leaves one case to look at.",
+    "I check this step with a simpler case.",
+    "The other way of looking at it leads to the same place.",
+    "This does not fit yet, so I go back one step.",
+    "Now the parts can be put together.",
+    "I compare this with what was asked for.",
+)
+_UNBOXED_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAnswer:
+    """The answer to one task."""
+
+    expected: str
+    others: tuple[str, ...]
+    """Letters of the task's other options; empty when it has none."""
+    skill: float
+    """Probability that the model answers this task right."""
+
+    def reply(self, draws: Draws) -> str:
+        """Write an answer: thoughts of some length, longer when wrong, and a boxed result."""
+        if draws.unit("right") < self.skill:
+            return _written(_box(self.expected), draws, most_thoughts=5)
+        boxed = draws.unit("boxed") >= _UNBOXED_SHARE
+        return _written(_box(self.wrong(draws)) if boxed else "no clear result", draws, most_thoughts=14)
+
+    def wrong(self, draws: Draws) -> str:
+        """Draw a wrong answer: another option, another number, or else that it is unknown."""
+        if self.others:
+            return draws.pick("option", self.others)
+        plain = self.expected.replace(",", "").strip()
+        if _NUMBER.fullmatch(plain):
+            return _other_number(Decimal(plain), draws)
+        return "unknown" if self.expected.strip().lower() != "unknown" else "nothing"
+
+
+def load_answers(paths: list[str], *, mean_skill: float, seed: int) -> dict[bytes, KnownAnswer]:
+    """Read task files into answers by the digest of the task's normalised input.
+
+    Rows without `expected_answer` are left out; of rows with the same input the first counts.
+
+    Args:
+        paths: JSONL files.
+        mean_skill: mean of the tasks' skills, in [0, 1].
+        seed: decides each task's skill, together with its input.
+
+    Raises:
+        ConfigError: a file cannot be read, a line is not a task with an input, or no task of a file has an
+            `expected_answer`; names file and line.
+    """
+    answers: dict[bytes, KnownAnswer] = {}
+    for path in map(Path, paths):
+        found = False
+        for digest, row in _rows_by_input(path):
+            expected = _text(field(row, "expected_answer"))
+            if expected is None:
+                continue
+            found = True
+            skill = Draws(b"task", seed, digest).beta("skill", mean_skill)
+            answers.setdefault(digest, KnownAnswer(expected, _other_letters(row, expected), skill))
+        if not found:
+            raise ConfigError(f"{path}: no task has an `expected_answer`, so the model can answer none of them")
+    return answers
+
+
+def _rows_by_input(path: Path) -> Iterator[tuple[bytes, Row]]:
+    try:
+        for number, line in iter_lines(path):
+            row = parse_line(path, number, line)
+            yield _row_digest(row, f"{path}:{number}"), row
+    except ConfigError:
+        raise
+    except InputError as error:
+        raise ConfigError(error.detail) from None
+
+
+def _row_digest(row: Row, where: str) -> bytes:
+    task_input = as_object(row.get(PARAMS)).get("input")
+    if task_input is None:
+        raise ConfigError(f"{where}: the row has no {PARAMS}.input (a file for a prompt config must be rendered first)")
+    try:
+        return input_digest(normalize_input(task_input))
+    except InputError as error:
+        raise ConfigError(f"{where}: {error.detail}") from None
+
+
+def _text(expected: JsonValue) -> str | None:
+    """Return an expected answer as text; of several accepted answers the first."""
+    first = expected[0] if isinstance(expected, list) and expected else expected
+    return None if first is None or first == [] else as_json_text(first)
+
+
+def _other_letters(row: Row, expected: str) -> tuple[str, ...]:
+    options = field(row, "options")
+    letters = [letter for option in options if isinstance(option, dict) for letter in option] if options else []
+    return tuple(letter for letter in letters if letter.strip().upper() != expected.strip().upper())
+
+
+def _written(result: str, draws: Draws, *, most_thoughts: int) -> str:
+    count = draws.whole("length", 1, most_thoughts)
+    thoughts = [draws.pick(f"thought {nth}", _THOUGHTS) for nth in range(count)]
+    return f"{' '.join(thoughts)}\n\nI end up with {result}."
+
+
+def _box(answer: str) -> str:
+    return f"\\boxed{{{answer}}}"
+
+
+def _other_number(value: Decimal, draws: Draws) -> str:
+    """Return a number that differs by the size of the leading digit: plausible, and not close enough to pass."""
+    step = Decimal(draws.whole("step", 1, 4)).scaleb(value.adjusted())
+    lower, higher = value - step, value + step
+    keeps_sign = (lower < 0) == (value < 0)
+    return format(lower if keeps_sign and draws.unit("lower") < 0.5 else higher, "f")

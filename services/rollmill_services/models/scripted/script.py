@@ -1,0 +1,123 @@
+"""What the model does without an answer to look up: call the declared tool, then say what it returned."""
+
+from dataclasses import dataclass
+
+from rollmill.contracts.json import JsonObject, JsonValue, dumps
+from rollmill.contracts.rows import content_text
+from rollmill.openai import function_call, text_message
+from rollmill.openai.items import as_json_text
+from rollmill_services.models.scripted.arguments import ArgumentWriter
+from rollmill_services.models.scripted.draws import Draws
+from rollmill_services.models.scripted.numeric import whole_numbers
+from rollmill_services.models.scripted.schemas import flattened, required_properties, schema_type
+
+_MOST_CALLS = 32
+_QUOTED_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What was said and done since the last user message."""
+
+    text: str
+    """The last user message; empty when there is none."""
+    called: tuple[str, ...]
+    """Names of the tools called since, in order."""
+    output: str | None
+    """What the last tool returned; None before any tool has returned."""
+
+
+def conversation_of(items: list[JsonObject]) -> Conversation:
+    """Read a normalised input."""
+    called: list[str] = []
+    output: str | None = None
+    text = ""
+    for item in reversed(items):
+        if item["type"] == "function_call":
+            called.insert(0, str(item.get("name")))
+        elif item["type"] == "function_call_output" and output is None:
+            output = _text_of(item.get("output"))
+        elif item.get("role") == "user":
+            text = content_text(item.get("content"))
+            break
+    return Conversation(text, tuple(called), output)
+
+
+def callable_tools(request: JsonObject) -> list[JsonObject]:
+    """Return the function tools that a request lets the model call."""
+    tools = request.get("tools")
+    if not isinstance(tools, list) or request.get("tool_choice") == "none":
+        return []
+    return [tool for tool in tools if isinstance(tool, dict) and "name" in tool and tool.get("type") == "function"]
+
+
+def first_calls(conversation: Conversation, tools: list[JsonObject], draws: Draws, *, wrong: bool) -> list[JsonObject]:
+    """Return the calls of the first turn.
+
+    The first tool is called once; when all it needs is one integer and the user's message has several, it is called
+    once for each of them. A wrong turn has one number changed, or no call when the tool needs no number.
+    """
+    first = tools[0]
+    numbers = whole_numbers(conversation.text)
+    if wrong:
+        if not _needs_whole_numbers(first):
+            return []
+        numbers = _one_changed(numbers or [1], draws)
+    if _counts(first) and len(numbers) > 1:
+        writers = [ArgumentWriter(conversation.text, [number], draws) for number in numbers[:_MOST_CALLS]]
+    else:
+        writers = [ArgumentWriter(conversation.text, numbers, draws)]
+    return [_call(first, writer, draws, nth) for nth, writer in enumerate(writers)]
+
+
+def reading_tool(conversation: Conversation, tools: list[JsonObject]) -> JsonObject | None:
+    """Return the second tool when it tells the result of several calls of the first and was not called yet."""
+    if len(tools) < 2 or conversation.called.count(tools[0]["name"]) < 2 or tools[1]["name"] in conversation.called:
+        return None
+    return tools[1] if _counts(tools[0]) and not _required(tools[1]) else None
+
+
+def reading_call(tool: JsonObject, draws: Draws) -> JsonObject:
+    """Return the call of a tool that needs no arguments."""
+    return _call(tool, ArgumentWriter("", [], draws), draws, 0)
+
+
+def closing_message(conversation: Conversation) -> JsonObject:
+    """Return the message that ends the rollout."""
+    if conversation.output is not None:
+        name = conversation.called[-1] if conversation.called else "tool"
+        return text_message(f"The {name} result is: {conversation.output[:_QUOTED_CHARACTERS]}")
+    if conversation.text:
+        return text_message(f"I have no tool and no answer for this: {conversation.text[:_QUOTED_CHARACTERS]}")
+    return text_message("There is nothing to answer.")
+
+
+def _call(tool: JsonObject, writer: ArgumentWriter, draws: Draws, nth: int) -> JsonObject:
+    arguments = dumps(writer.arguments(tool.get("parameters"))).decode()
+    return function_call(str(tool["name"]), arguments, f"call_{draws.identity(f'call {nth}')}")
+
+
+def _required(tool: JsonObject) -> dict[str, str]:
+    """Return the types of a tool's required parameters."""
+    root = tool.get("parameters")
+    if not isinstance(root, dict):
+        return {}
+    required = required_properties(flattened(root, root))
+    return {name: schema_type(flattened(schema, root)) for name, schema in required.items()}
+
+
+def _counts(tool: JsonObject) -> bool:
+    return list(_required(tool).values()) == ["integer"]
+
+
+def _needs_whole_numbers(tool: JsonObject) -> bool:
+    return "integer" in _required(tool).values()
+
+
+def _one_changed(numbers: list[int], draws: Draws) -> list[int]:
+    place = draws.whole("slip place", 0, len(numbers) - 1)
+    return [number + draws.whole("slip", 1, 3) if nth == place else number for nth, number in enumerate(numbers)]
+
+
+def _text_of(output: JsonValue) -> str:
+    return content_text(output) if isinstance(output, list) else as_json_text(output)

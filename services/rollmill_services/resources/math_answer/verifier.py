@@ -1,0 +1,120 @@
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from rollmill.config.settings import ServiceSettings
+from rollmill.contracts.json import JsonObject
+from rollmill.contracts.rollouts import Rollout, Verdict
+from rollmill.contracts.services import ReverifyMode
+from rollmill.errors import ConfigError, InputError
+from rollmill.server.resources import Resources
+from rollmill.server.sessions import Session
+from rollmill_services.resources.math_answer.answers import (
+    LONGEST_ANSWER,
+    final_answer,
+    has_box,
+    plain_integer,
+    same_text,
+    unframed,
+)
+from rollmill_services.resources.math_answer.workers import WorkerPool
+
+_MATH_WORKER = Path(__file__).with_name("math_worker.py")
+
+
+class MathAnswerSettings(ServiceSettings):
+    """Settings of the `math_answer` resources service."""
+
+    verify_timeout_seconds: float = Field(default=10.0, gt=0)
+    """Longest comparison of one answer; beyond it the answer counts as wrong, unless it is the expected text."""
+    verify_workers: int = Field(default=2, ge=1)
+    """Most processes that compare answers."""
+
+
+class MathAnswer(Resources):
+    """Mathematics with a known answer: equivalence of expressions, as math-verify sees it.
+
+    Comparisons run in worker processes: symbolic mathematics on a hostile answer can take for ever, and
+    math-verify's own time limits work in a main thread only.
+    """
+
+    Settings = MathAnswerSettings
+    reverify_mode: ClassVar[ReverifyMode] = "stateless"
+
+    def __init__(self, settings: MathAnswerSettings | None = None) -> None:
+        super().__init__(settings)
+        limits = settings or MathAnswerSettings()
+        self._timeout_seconds = limits.verify_timeout_seconds
+        self._workers = WorkerPool(
+            _MATH_WORKER, count=limits.verify_workers, timeout_seconds=limits.verify_timeout_seconds
+        )
+
+    async def startup(self) -> None:
+        """Start the first worker.
+
+        Raises:
+            ConfigError: math-verify is not installed.
+            NotReadyError: the worker did not start.
+        """
+        _require_library()
+        await self._workers.start()
+
+    async def shutdown(self) -> None:
+        """End the workers."""
+        await self._workers.stop()
+
+    async def verify(self, rollout: Rollout, session: Session) -> Verdict:
+        """Reward 1.0 when the final answer is equivalent to `expected_answer`.
+
+        `extracted_answer` is what was compared, in SymPy's form where it was read as mathematics, else as written;
+        null when there is no answer. `library_reward` is the library's own verdict.
+
+        Raises:
+            InputError: `expected_answer` is missing, or neither text nor a number.
+            ConfigError: math-verify is not installed.
+        """
+        expected = _expected(rollout)
+        answer = final_answer(rollout.text)
+        if answer is None:
+            return _verdict(False, None)
+        left, right = plain_integer(answer), plain_integer(expected)
+        if left is not None and right is not None:
+            return _verdict(left == right, answer)  # most answers are such, and need no process
+        if len(answer) > LONGEST_ANSWER:
+            return _verdict(same_text(answer, expected), answer[:LONGEST_ANSWER])
+        return await self._compare(expected, answer, boxed=has_box(rollout.text))
+
+    async def _compare(self, expected: str, answer: str, *, boxed: bool) -> Verdict:
+        _require_library()
+        request: JsonObject = {
+            "expected": expected,
+            "answer": rf"\boxed{{{answer}}}" if boxed else answer,
+            "limit_seconds": self._timeout_seconds,
+        }
+        reply = await self._workers.ask(request)
+        same = same_text(answer, expected)
+        as_written = answer if boxed or same else None  # prose without any mathematics in it is no answer
+        if reply is None:
+            verdict = _verdict(same, as_written)
+            return Verdict(verdict.reward, {**verdict.details, "verify_timed_out": True})
+        return _verdict(reply["equal"] or same, reply["extracted"] or as_written)
+
+
+def _verdict(equal: bool, answer: str | None) -> Verdict:
+    reward = float(equal)
+    return Verdict(reward, {"extracted_answer": answer, "library_reward": reward})
+
+
+def _expected(rollout: Rollout) -> str:
+    value = rollout.require("expected_answer")
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not (text := unframed(str(value))):
+        fault = {"pointer": "/expected_answer", "detail": "must be text or a number"}
+        raise InputError("'expected_answer' must be text or a number", errors=[fault])
+    return text
+
+
+def _require_library() -> None:
+    if find_spec("math_verify") is None:
+        raise ConfigError("math_answer needs math-verify; install it with: pip install 'rollmill[math]'")

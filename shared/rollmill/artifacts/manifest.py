@@ -1,0 +1,94 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from rollmill._version import __version__
+from rollmill.artifacts.writer import write_atomically
+from rollmill.contracts.runs import RunState
+from rollmill.contracts.wire import WireModel
+from rollmill.errors import ConflictError, InputError
+
+
+class Digests(WireModel):
+    """What makes two runs the same run; each is a SHA-256 in hexadecimal."""
+
+    input: str
+    """The bytes of the task file."""
+    prompt: str | None = None
+    overrides: str
+    """Repeats, seeds, limit, agent and request parameters."""
+    topology: str | None = None
+    """The services with their settings, secrets removed; null when they were found through a head."""
+
+
+class Counts(WireModel):
+    """How far a run got, in rollouts."""
+
+    expected: int = 0
+    completed: int = 0
+    failed: int = 0
+    """Rollouts given up on: a terminal failure, or no attempts left."""
+
+
+class Manifest(WireModel):
+    """Content of `x_manifest.json`."""
+
+    run_id: str
+    rollmill_version: str = __version__
+    created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    updated_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    state: RunState = "running"
+    error: str = ""
+    """Why the run failed, when it did."""
+    input_path: str = ""
+    digests: Digests
+    counts: Counts = Counts()
+    mean_reward: float | None = None
+
+    def write(self, path: Path) -> None:
+        """Replace the manifest file."""
+        stamped = self.model_copy(update={"updated_at": datetime.now(UTC)})
+        write_atomically(path, stamped.model_dump_json(indent=2).encode() + b"\n")
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """Read a manifest; None when there is no such file.
+
+    Raises:
+        InputError: the file is not a manifest.
+    """
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise InputError(f"{path}: not a manifest: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+
+
+def check_same_run(old: Digests, new: Digests, path: Path) -> None:
+    """Refuse to continue a run that was started from something else.
+
+    Raises:
+        ConflictError: says what changed.
+    """
+    names = {
+        "input": "the task file",
+        "prompt": "the prompt config",
+        "overrides": "repeats, seeds, limit, agent or request parameters",
+        "topology": "the topology (services or their settings)",
+    }
+    changed = [
+        words
+        for field, words in names.items()
+        if getattr(old, field) != getattr(new, field)
+        and not (field == "topology" and (old.topology is None or new.topology is None))
+    ]
+    if changed:
+        raise ConflictError(
+            f"{path}: cannot resume, this is another run: {'; '.join(changed)} changed since it was started. "
+            "Undo the change, or collect into another output"
+        )

@@ -1,0 +1,204 @@
+"""Appends lines to a file with group commit: one writer, whole lines, one `fdatasync` for all that came meanwhile."""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rollmill.artifacts.reader import whole_lines_size
+from rollmill.errors import ConflictError, RollmillError
+
+
+class StorageError(RollmillError):
+    """A run's file could not be written: the disk is full, the volume is read-only, or it failed."""
+
+    slug, title, status = "storage-failed", "Storage failed", 507
+
+
+class JsonlWriter:
+    """The one owner of a JSONL file. A line is settled once the sync that covers it is done.
+
+    Args:
+        path: created when missing; a torn last line is dropped on open.
+        interval_seconds: longest time that a line waits for its sync to begin.
+        max_buffered_bytes: `append` waits when this much is not yet written.
+        on_commit: called after each sync with the number of lines settled so far.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        interval_seconds: float = 0.05,
+        max_buffered_bytes: int = 8 * 1024 * 1024,
+        on_commit: Callable[[int], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.committed_lines = 0
+        """Lines settled by this writer."""
+        self._interval = interval_seconds
+        self._max_buffered = max_buffered_bytes
+        self._on_commit = on_commit
+        self._fd = -1
+        self._size = 0
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        self._work = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._done = asyncio.Condition()
+        self._error: StorageError | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._appended_lines = 0
+
+    async def __aenter__(self) -> Self:
+        """Open the file and take its lock.
+
+        Raises:
+            ConflictError: another process writes this file.
+            StorageError: it cannot be opened.
+        """
+        self._fd, self._size = await asyncio.to_thread(open_for_append, self.path)
+        self._task = asyncio.create_task(self._commit_loop(), name=f"commit {self.path.name}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write what is left and close; a storage error surfaces unless another error already does."""
+        try:
+            await self.flush()
+        except StorageError:
+            if error is None:
+                raise
+        finally:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait([self._task])
+            if self._writing is not None:  # a thread may still be at it when a second cancellation came
+                await asyncio.wait([self._writing])
+            os.close(self._fd)
+
+    async def append(self, line: bytes) -> None:
+        """Queue one line, given without its newline.
+
+        Raises:
+            StorageError: an earlier write failed; nothing is accepted any more.
+        """
+        if self._error is not None:
+            raise self._error
+        self._buffer.append(line)
+        self._buffered += len(line) + 1
+        self._appended_lines += 1
+        self._work.set()
+        if self._buffered > self._max_buffered:
+            self._hurry.set()
+            async with self._done:
+                await self._done.wait_for(lambda: self._buffered <= self._max_buffered or self._error is not None)
+
+    async def flush(self) -> None:
+        """Return once everything that was appended is settled.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        self._hurry.set()
+        async with self._done:
+            await self._done.wait_for(lambda: self.committed_lines >= self._appended_lines or self._error is not None)
+        if self._error is not None:
+            raise self._error
+
+    async def _commit_loop(self) -> None:
+        while self._error is None:
+            await self._work.wait()
+            await self._window()
+            batch, self._buffer = self._buffer, []
+            self._work.clear()
+            self._hurry.clear()
+            data = b"".join([part for line in batch for part in (line, b"\n")])
+            try:
+                self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, data))
+                await asyncio.shield(self._writing)
+                self.committed_lines += len(batch)
+            except OSError as error:
+                self._error = StorageError(f"{self.path}: {error.strerror or error}")
+            async with self._done:
+                self._buffered -= len(data)
+                self._done.notify_all()
+            if self._error is None and self._on_commit is not None:
+                self._on_commit(self.committed_lines)
+
+    async def _window(self) -> None:
+        """Let more lines gather, unless somebody waits for the commit."""
+        try:
+            async with asyncio.timeout(self._interval):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+            _sync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, self._size)  # leave no half line behind
+            raise
+        self._size += len(data)
+
+
+def open_for_append(path: Path) -> tuple[int, int]:
+    """Open a file for appending, lock it and drop a torn last line.
+
+    Returns:
+        The descriptor, and the size of the file in bytes.
+
+    Raises:
+        ConflictError: another process writes this file.
+        StorageError: it cannot be opened.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        size = whole_lines_size(path)
+        os.ftruncate(fd, size)
+    except BlockingIOError:
+        os.close(fd)
+        raise ConflictError(f"{path}: another process is writing this file") from None
+    except OSError as error:
+        os.close(fd)
+        raise StorageError(f"{path}: {error.strerror}") from None
+    return fd, size
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Replace a file's content so that a reader, or a crash, sees the old or the new one and nothing between.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(f"{path}: {error.strerror}") from None
+
+
+def _sync(fd: int) -> None:
+    sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+    sync(fd)

@@ -1,0 +1,138 @@
+"""Calls ASGI applications in the same process: no ports, no serialisation beyond the bodies themselves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from rollmill.client.transport import Reply, StreamReply
+from rollmill.errors import ConnectError, UpstreamTimeoutError
+
+# The ASGI specification's own types: messages and scopes are open mappings.
+Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, Any]
+AsgiApp: TypeAlias = Callable[
+    [Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+
+SCHEME = "http"
+_EXTENSIONS: dict[str, Any] = {"rollmill.in_process": {}}
+
+
+class AsgiTransport:
+    """Maps base URLs such as `http://weather-0.embedded` to applications.
+
+    Args:
+        apps: application by base URL, no trailing slash.
+    """
+
+    def __init__(self, apps: Mapping[str, AsgiApp]) -> None:
+        self._apps = {urlsplit(url).netloc: app for url, app in apps.items()}
+
+    async def send(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes = b"", timeout: float | None = None
+    ) -> Reply:
+        """See `Transport.send`."""
+        app, scope = self._scope(method, url, headers)
+        collected = _Collected(body)
+        try:
+            async with asyncio.timeout(timeout):
+                await app(scope, collected.receive, collected.send)
+        except TimeoutError:
+            raise UpstreamTimeoutError(f"{url}: no answer within {timeout:.1f} s") from None
+        return Reply(collected.status, collected.headers, b"".join(collected.chunks))
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes = b""
+    ) -> AsyncIterator[StreamReply]:
+        """See `Transport.stream`; the application is cancelled when the caller leaves early."""
+        app, scope = self._scope(method, url, headers)
+        channel = _Channel(body)
+        task = asyncio.create_task(channel.run(app, scope))
+        try:
+            await channel.started.wait()
+            yield StreamReply(channel.status, channel.headers, channel.read())
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def aclose(self) -> None:
+        """Nothing to close: whoever started the applications stops them."""
+
+    def _scope(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[AsgiApp, Scope]:
+        parts = urlsplit(url)
+        app = self._apps.get(parts.netloc)
+        if app is None:
+            raise ConnectError(f"no embedded service at {parts.netloc}")
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": SCHEME,
+            "path": unquote(parts.path),
+            "raw_path": parts.path.encode(),
+            "query_string": parts.query.encode(),
+            "root_path": "",
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
+            "client": None,
+            "server": (parts.hostname or "", 80),
+            "extensions": _EXTENSIONS,
+        }
+        return app, scope
+
+
+class _Collected:
+    """The two ASGI callables for a whole answer."""
+
+    __slots__ = ("_body", "chunks", "headers", "status")
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        self.status = 500
+        self.headers: Mapping[str, str] = {}
+        self.chunks: list[bytes] = []
+
+    async def receive(self) -> Message:
+        if self._body is None:
+            await asyncio.Event().wait()  # the client never leaves by itself; cancellation ends the wait
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in message["headers"]}
+        elif message["type"] == "http.response.body" and message.get("body"):
+            self.chunks.append(message["body"])
+
+
+class _Channel(_Collected):
+    """The two ASGI callables for a streamed answer; a slow reader slows the application."""
+
+    __slots__ = ("_queue", "started")
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        self.started = asyncio.Event()
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
+
+    async def run(self, app: AsgiApp, scope: Scope) -> None:
+        try:
+            await app(scope, self.receive, self.send)
+        finally:
+            self.started.set()
+        await self._queue.put(None)
+
+    async def send(self, message: Message) -> None:
+        await super().send(message)
+        if message["type"] == "http.response.start":
+            self.started.set()
+        while self.chunks:
+            await self._queue.put(self.chunks.pop(0))
+
+    async def read(self) -> AsyncIterator[bytes]:
+        while (chunk := await self._queue.get()) is not None:
+            yield chunk

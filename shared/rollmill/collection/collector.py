@@ -1,0 +1,287 @@
+"""One run with files: what the command line, the collector service and library users share."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from rollmill.artifacts.files import RunFiles
+from rollmill.artifacts.manifest import Counts, Digests, Manifest, check_same_run, read_manifest
+from rollmill.artifacts.reader import iter_lines
+from rollmill.artifacts.resume import Progress, read_progress
+from rollmill.artifacts.writer import JsonlWriter
+from rollmill.client.service_client import ServiceClient
+from rollmill.collection.agent_runner import AgentRunner
+from rollmill.collection.aggregation import aggregate_run
+from rollmill.collection.dispatcher import Dispatcher
+from rollmill.collection.expansion import Expansion, Survey, expand, survey
+from rollmill.collection.limiter import Limiter
+from rollmill.collection.outcomes import Assignment, Completed, Failed, failure_line
+from rollmill.collection.prompts import PromptConfig
+from rollmill.collection.stats import RunStats
+from rollmill.contracts import rows
+from rollmill.contracts.json import canonical, dumps
+from rollmill.contracts.rows import Row, agent_name, row_key
+from rollmill.contracts.runs import RunOptions, RunState, RunStatus
+from rollmill.errors import ConflictError, RollmillError
+from rollmill.ids import new_run_id
+
+log = structlog.get_logger(__name__)
+
+MANIFEST_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionPlan:
+    """What to collect, and where to."""
+
+    input: Path
+    output: Path
+    options: RunOptions = field(default_factory=RunOptions)
+    prompt: PromptConfig | None = None
+    run_id: str = ""
+    """Made from time and output name when empty."""
+    topology_digest: str | None = None
+    resume: bool = False
+    """Go on with what is there; nothing there is a fresh start."""
+    overwrite: bool = False
+    """Delete what is there."""
+
+
+class Collector:
+    """Collects the rollouts of one plan. `prepare` finds every fault before anything runs; `run` does the work.
+
+    Args:
+        plan: what to collect.
+        client: the way to the agents.
+        on_commit: called after each group commit of the rollouts file.
+    """
+
+    def __init__(
+        self, plan: CollectionPlan, client: ServiceClient, *, on_commit: Callable[[], None] = lambda: None
+    ) -> None:
+        self.files = RunFiles.at(plan.output)
+        self.run_id = plan.run_id or new_run_id(plan.output.stem)
+        self.stats = RunStats(self.run_id)
+        self.warnings: list[str] = []
+        self._plan = plan
+        self._client = client
+        self._on_commit = on_commit
+        self._limiter = Limiter(plan.options.concurrency)
+        self._expansion = _expansion(plan)
+        self._survey: Survey | None = None
+        self._manifest: Manifest | None = None
+        self._progress = Progress()
+
+    async def prepare(self) -> None:
+        """Check the input, the output and, on a resume, that it is the same run. Nothing is run yet.
+
+        Raises:
+            InputError: the task file has faults; lists them all.
+            ConflictError: the output exists, or belongs to another run.
+        """
+        found = await asyncio.to_thread(survey, self._plan.input, self._expansion)
+        self._survey = found
+        self.warnings = list(found.warnings)
+        self.stats.expect(found.rollouts)
+        digests = _digests(self._plan, self._expansion, found)
+        old = await asyncio.to_thread(self._existing)
+        if old is not None:
+            check_same_run(old.digests, digests, self.files.manifest)
+            self.run_id = self.stats.run_id = old.run_id
+            self.stats.created_at = old.created_at
+            self._progress = await asyncio.to_thread(self._read_progress)
+        self._manifest = Manifest(
+            run_id=self.run_id,
+            created_at=self.stats.created_at,
+            input_path=str(self._plan.input),
+            digests=digests,
+        )
+
+    async def run(self) -> RunStatus:
+        """Settle every rollout, aggregate, and seal the manifest.
+
+        Raises:
+            RollmillError: the run itself failed (storage, metrics), not some rollout.
+            asyncio.CancelledError: stopped; what is settled is on disk, and a resume goes on from there.
+        """
+        if self._survey is None:
+            await self.prepare()
+        self.stats.start()
+        try:
+            await self._collect()
+            if self._plan.options.aggregate:
+                await self._aggregate()
+        except asyncio.CancelledError:
+            await self._seal("cancelled" if self.stats.state == "cancelled" else "interrupted")
+            raise
+        except BaseExceptionGroup as group:
+            error = _first(group)
+            await self._seal("failed", str(error))
+            raise error from None
+        except RollmillError as error:
+            await self._seal("failed", str(error))
+            raise
+        await self._seal("finished")
+        return self.status()
+
+    def status(self) -> RunStatus:
+        """Return the run's numbers as they stand."""
+        return self.stats.status(in_flight=self._limiter.in_use, concurrency=self._limiter.limit)
+
+    def pause(self, paused: bool = True) -> None:
+        """Stop, or go on, starting rollouts; those in flight are finished."""
+        self._limiter.set_paused(paused)
+        if self.stats.state in ("running", "paused"):
+            self.stats.state = "paused" if paused else "running"
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change the number of rollouts in flight from now on."""
+        self._limiter.set_limit(concurrency)
+
+    def _existing(self) -> Manifest | None:
+        """Make way for a fresh run, or return the manifest of the run to go on with."""
+        present = [path for path in self.files.all() if path.exists()]
+        if not present:
+            return None
+        if self._plan.overwrite:
+            for path in present:
+                path.unlink()
+            return None
+        if not self._plan.resume:
+            raise ConflictError(
+                f"{present[0]} exists; go on with it (--resume), replace it (--overwrite), or choose another output"
+            )
+        manifest = read_manifest(self.files.manifest)
+        if manifest is None:
+            raise ConflictError(
+                f"{self.files.manifest} is missing, so nobody can tell which run {present[0].name} belongs to; "
+                "replace it (--overwrite) or choose another output"
+            )
+        return manifest
+
+    def _read_progress(self) -> Progress:
+        def earlier(row: Row) -> None:
+            reward = row.get(rows.REWARD)
+            self.stats.completed(agent_name(row) or "", float(reward or 0.0), earlier=True)
+
+        return read_progress(
+            self.files,
+            max_attempts=self._plan.options.max_attempts,
+            on_rollout=earlier,
+            on_given_up=lambda row: self.stats.failed(agent_name(row) or "", earlier=True),
+        )
+
+    async def _collect(self) -> None:
+        await self._write_manifest("running")
+        options = self._plan.options
+        runner = AgentRunner(self._client, run_id=self.run_id, timeout_seconds=options.timeout_seconds)
+        async with AsyncExitStack() as stack:
+            rollouts = JsonlWriter(self.files.rollouts, on_commit=lambda _: self._on_commit())
+            writers = [rollouts, JsonlWriter(self.files.failures), JsonlWriter(self.files.inputs)]
+            for writer in writers:
+                await stack.enter_async_context(writer)
+            sink = _FileSink(writers[0], writers[1], self.stats)
+            dispatcher = Dispatcher(
+                runner,
+                sink,
+                self._limiter,
+                max_attempts=options.max_attempts,
+                earlier_attempts=self._progress.attempts,
+            )
+            ticker = asyncio.create_task(self._tick())
+            try:
+                await dispatcher.run(self._assignments(writers[2]))
+            finally:
+                ticker.cancel()
+                await asyncio.wait([ticker])
+
+    async def _assignments(self, inputs: JsonlWriter) -> AsyncIterator[Assignment]:
+        """Write each row to the inputs file unless it is there already, and hand on those not settled."""
+        written = await asyncio.to_thread(_count_lines, self.files.inputs)
+        for number, row in enumerate(self._rows()):
+            line = dumps(row)
+            if number >= written:
+                await inputs.append(line)
+            key = row_key(row)
+            if key not in self._progress.done:
+                yield Assignment(key, agent_name(row) or "", row, line)
+            elif number % 1000 == 0:
+                await asyncio.sleep(0)  # a long settled stretch must not hold up the loop
+
+    def _rows(self) -> Iterator[Row]:
+        return expand(self._plan.input, self._expansion)
+
+    async def _aggregate(self) -> None:
+        agents = [name for name, agent in self.status().agents.items() if agent.completed]
+        await aggregate_run(self.files, agents, self._client)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(MANIFEST_SECONDS)
+            await self._write_manifest(self.stats.state)
+
+    async def _seal(self, state: RunState, error: str = "") -> None:
+        self.stats.stop(state, error)
+        await self._write_manifest(state)
+
+    async def _write_manifest(self, state: RunState) -> None:
+        if self._manifest is None:
+            raise RuntimeError("prepare() comes first")
+        status = self.status()
+        counts = Counts(expected=status.expected, completed=status.completed, failed=status.failed)
+        change = {"state": state, "error": status.error, "counts": counts, "mean_reward": status.mean_reward}
+        await asyncio.to_thread(self._manifest.model_copy(update=change).write, self.files.manifest)
+
+
+class _FileSink:
+    """Writes outcomes to the run's files and counts them."""
+
+    def __init__(self, rollouts: JsonlWriter, failures: JsonlWriter, stats: RunStats) -> None:
+        self._rollouts = rollouts
+        self._failures = failures
+        self._stats = stats
+
+    async def completed(self, assignment: Assignment, outcome: Completed) -> None:
+        await self._rollouts.append(outcome.line)
+        self._stats.completed(assignment.agent, outcome.reward)
+
+    async def attempt_failed(self, assignment: Assignment, attempt: int, failed: Failed, *, given_up: bool) -> None:
+        self._stats.failed_attempts += 1
+        if failed.persist:
+            await self._failures.append(failure_line(assignment, attempt, failed))
+        if given_up:
+            self._stats.failed(assignment.agent)
+
+
+def _expansion(plan: CollectionPlan) -> Expansion:
+    options = plan.options
+    return Expansion(
+        num_repeats=options.num_repeats,
+        add_seed=options.add_seed,
+        limit=options.limit,
+        agent=options.agent,
+        overrides=options.overrides(),
+        prompt=plan.prompt,
+    )
+
+
+def _digests(plan: CollectionPlan, expansion: Expansion, found: Survey) -> Digests:
+    prompt = hashlib.sha256(canonical(plan.prompt.model_dump())).hexdigest() if plan.prompt else None
+    return Digests(input=found.digest, prompt=prompt, overrides=expansion.digest(), topology=plan.topology_digest)
+
+
+def _count_lines(path: Path) -> int:
+    return sum(1 for _ in iter_lines(path)) if path.exists() else 0
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error behind a task group's: what the user has to know."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

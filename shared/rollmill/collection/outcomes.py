@@ -1,0 +1,125 @@
+"""What one attempt at a rollout ended in, told from the agent's answer. No I/O."""
+
+from dataclasses import dataclass
+
+from rollmill.contracts import rows
+from rollmill.contracts.failures import Boundary, Failure
+from rollmill.contracts.json import JsonObject, dumps, loads
+from rollmill.contracts.rows import Row, RowKey, row_key, valid_reward
+from rollmill.errors import RollmillError, is_retryable
+
+_BOUNDARIES: tuple[Boundary, ...] = ("agent", "model", "resources", "collector")
+_KEYS = (rows.TASK_INDEX, rows.ROLLOUT_INDEX, rows.AGENT_REF)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One rollout to be run: its materialized row, serialised once."""
+
+    key: RowKey
+    agent: str
+    row: Row
+    line: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A graded rollout."""
+
+    row: Row
+    line: bytes
+    """The row as it goes to the file."""
+
+    @property
+    def reward(self) -> float:
+        """The verifier's reward."""
+        return float(self.row[rows.REWARD])
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A failed attempt."""
+
+    failure: Failure
+    failure_class: str
+    terminal: bool = False
+    persist: bool = True
+    """Whether it goes to the failures file; a killed rollout does not, and is run again by a resume."""
+    row: Row | None = None
+    """The agent's row, when it classified the failure itself."""
+
+
+def read_outcome(assignment: Assignment, body: bytes) -> Completed | Failed:
+    """Judge an agent's answer to `/run`: it must be the same rollout, with a finite reward.
+
+    The row's keys and agent are filled in where an agent dropped them.
+    """
+    try:
+        row = loads(body)
+    except ValueError:
+        return _wrong("invalid-answer", "the agent's answer is not valid JSON")
+    if not isinstance(row, dict):
+        return _wrong("invalid-answer", "the agent's answer is not a JSON object")
+    complete = all(name in row for name in _KEYS)
+    if not complete:
+        row = {**row, **{name: assignment.row[name] for name in _KEYS if name not in row}}
+    if not _same_key(row, assignment.key):
+        return _wrong("wrong-row", f"the agent answered with the row of another rollout than {assignment.key}")
+    if row.get(rows.FAILURE_CLASS) or row.get(rows.NO_PERSIST):
+        return _classified(row)
+    if not valid_reward(row.get(rows.REWARD)):
+        return _wrong("invalid-reward", f"the reward must be a finite number, got {row.get(rows.REWARD)!r:.100}")
+    line = body if complete and b"\n" not in body else dumps(row)
+    return Completed(row, line)
+
+
+def failed_by(error: RollmillError) -> Failed:
+    """Turn an error of a call to an agent into the failure of the service that caused it."""
+    told = error.extensions.get("boundary")
+    boundary: Boundary = told if told in _BOUNDARIES else "agent"
+    slug = error.extensions.get("upstream_type")
+    failure = Failure(
+        boundary=boundary,
+        type=slug if isinstance(slug, str) else error.slug,
+        detail=error.detail[:2000],
+        retryable=is_retryable(error),
+    )
+    return Failed(failure, failure.type)
+
+
+def failure_line(assignment: Assignment, attempt: int, failed: Failed) -> bytes:
+    """Render the line of the failures file."""
+    line: JsonObject = {
+        rows.TASK_INDEX: assignment.key.task,
+        rows.ROLLOUT_INDEX: assignment.key.rollout,
+        rows.ATTEMPT_INDEX: attempt,
+        rows.AGENT_REF: assignment.row[rows.AGENT_REF],
+        rows.FAILURE_CLASS: failed.failure_class,
+        rows.FAILURE_TERMINAL: failed.terminal,
+        "failure": failed.failure.model_dump(),
+    }
+    if failed.row is not None:
+        rest = {name: value for name, value in failed.row.items() if name not in (rows.PARAMS, rows.REWARD)}
+        line = {**rest, **line}
+    return dumps(line)
+
+
+def _classified(row: Row) -> Failed:
+    name = str(row.get(rows.FAILURE_CLASS) or "not-persisted")
+    terminal = bool(row.get(rows.FAILURE_TERMINAL))
+    persist = not row.get(rows.NO_PERSIST)
+    failure = Failure(
+        boundary="agent", type=name, detail=f"the agent classified this rollout as {name}", retryable=not terminal
+    )
+    return Failed(failure, name, terminal=terminal, persist=persist, row=row)
+
+
+def _same_key(row: Row, key: RowKey) -> bool:
+    try:
+        return row_key(row) == key
+    except ValueError:
+        return False
+
+
+def _wrong(slug: str, detail: str) -> Failed:
+    return Failed(Failure(boundary="agent", type=slug, detail=detail, retryable=False), slug)

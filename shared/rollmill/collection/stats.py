@@ -1,0 +1,97 @@
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from rollmill.contracts.runs import AgentProgress, RunState, RunStatus
+
+
+@dataclass(slots=True)
+class _Agent:
+    expected: int = 0
+    completed: int = 0
+    failed: int = 0
+    reward: float = 0.0
+
+    def view(self) -> AgentProgress:
+        mean = self.reward / self.completed if self.completed else None
+        return AgentProgress(expected=self.expected, completed=self.completed, failed=self.failed, mean_reward=mean)
+
+
+@dataclass(slots=True)
+class RunStats:
+    """Running numbers of one run, in constant memory."""
+
+    run_id: str
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    state: RunState = "running"
+    error: str = ""
+    failed_attempts: int = 0
+    clock: Callable[[], float] = time.monotonic
+    _agents: dict[str, _Agent] = field(default_factory=dict)
+    _started: float | None = None
+    _settled_now: int = 0
+    _ended: float | None = None
+
+    def expect(self, rollouts: dict[str, int]) -> None:
+        """Set the number of rollouts of each agent."""
+        for agent, count in rollouts.items():
+            self._agent(agent).expected = count
+
+    def start(self) -> None:
+        """Begin to measure the rate."""
+        self._started = self.clock()
+        self._ended = None
+
+    def stop(self, state: RunState, error: str = "") -> None:
+        """Note how the run ended."""
+        self.state, self.error = state, error
+        self._ended = self.clock()
+
+    def completed(self, agent: str, reward: float, *, earlier: bool = False) -> None:
+        """Count a graded rollout; `earlier` ones were found in the files and are no part of the rate."""
+        entry = self._agent(agent)
+        entry.completed += 1
+        entry.reward += reward
+        self._settled_now += not earlier
+
+    def failed(self, agent: str, *, earlier: bool = False) -> None:
+        """Count a rollout that was given up on."""
+        self._agent(agent).failed += 1
+        self._settled_now += not earlier
+
+    def status(self, *, in_flight: int = 0, concurrency: int = 0) -> RunStatus:
+        """Return the numbers as they stand."""
+        agents = {name: agent.view() for name, agent in self._agents.items()}
+        totals = [
+            sum(getattr(agent, name) for agent in self._agents.values()) for name in ("expected", "completed", "failed")
+        ]
+        expected, completed, failed = totals
+        reward = sum(agent.reward for agent in self._agents.values())
+        rate = self._rate()
+        left = expected - completed - failed
+        return RunStatus(
+            run_id=self.run_id,
+            state=self.state,
+            error=self.error,
+            created_at=self.created_at,
+            expected=expected,
+            completed=completed,
+            failed=failed,
+            failed_attempts=self.failed_attempts,
+            in_flight=in_flight,
+            concurrency=concurrency,
+            rate_per_second=round(rate, 3),
+            eta_seconds=round(left / rate, 1) if rate and left and self._ended is None else None,
+            mean_reward=reward / completed if completed else None,
+            agents=agents,
+        )
+
+    def _rate(self) -> float:
+        if self._started is None:
+            return 0.0
+        seconds = (self._ended or self.clock()) - self._started
+        return self._settled_now / seconds if seconds > 0 else 0.0
+
+    def _agent(self, name: str) -> _Agent:
+        return self._agents.setdefault(name, _Agent())

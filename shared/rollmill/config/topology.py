@@ -1,0 +1,140 @@
+"""The topology file: which services there are, what each is told, and what there is to collect.
+
+It is checked as a whole before anything starts, so that one error lists everything that is wrong.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import get_args
+
+from rollmill.config.checks import Service, absolute_path, content_faults, loop_faults, service_edges
+from rollmill.config.faults import Expanded, Fault, config_error, did_you_mean, dotted, model_faults
+from rollmill.config.loading import find_service
+from rollmill.config.settings import ServiceSettings
+from rollmill.config.settings_refs import ValuePath, secret_paths
+from rollmill.config.specs import DatasetSpec, ServiceSpec, Topology, TopologyKind
+from rollmill.config.yaml_source import YamlDocument, read_yaml
+from rollmill.contracts.json import JsonObject, JsonValue, canonical
+
+__all__ = [
+    "DatasetSpec",
+    "ServiceSpec",
+    "Topology",
+    "load_topology",
+    "parse_topology",
+    "service_settings",
+    "startup_order",
+    "topology_digest",
+]
+
+
+def load_topology(path: Path, environ: Mapping[str, str] | None = None) -> Topology:
+    """Load and check a topology file.
+
+    Args:
+        path: the YAML file; paths inside it are relative to its folder.
+        environ: variables for `${VAR}` and `${VAR:-default}`; those of the process when None.
+
+    Raises:
+        ConfigError: lists every problem once, with its YAML path; no secret and no environment value is in it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise config_error([Fault("", f"cannot be read: {error.strerror}")], path) from None
+    except UnicodeDecodeError as error:
+        raise config_error([Fault("", f"is not UTF-8 text: {error.reason} at byte {error.start}")], path) from None
+    return parse_topology(text, source=path, base_dir=path.parent, environ=environ)
+
+
+def parse_topology(
+    text: str, *, base_dir: Path, source: Path | None = None, environ: Mapping[str, str] | None = None
+) -> Topology:
+    """Check a topology given as text; see `load_topology`.
+
+    Args:
+        text: the YAML text.
+        base_dir: folder that paths inside it are relative to.
+        source: the file it came from, for error messages.
+        environ: variables for placeholders; those of the process when None.
+    """
+    document = read_yaml(text, os.environ if environ is None else environ)
+    if faults := [*document.faults, *_untold_faults(document, base_dir)]:
+        raise config_error(faults, source)
+    datasets = [{**raw, "path": absolute_path(base_dir, raw["path"])} for raw in document.value.get("datasets", [])]
+    return Topology.model_validate({**document.value, "datasets": datasets, "source": source})
+
+
+def service_settings(topology: Topology, name: str) -> ServiceSettings:
+    """Return the settings of one service, as its own settings class and with its name filled in.
+
+    Raises:
+        ConfigError: there is no such service, or its settings are wrong.
+    """
+    spec = topology.services.get(name)
+    if spec is None:
+        hint = did_you_mean(name, topology.services)
+        raise config_error([Fault("services", f"no service is called {name!r}{hint}")], topology.source)
+    settings_type = find_service(spec.use).settings_type
+    values = {**spec.settings, "name": name}
+    if faults := list(model_faults(settings_type, values, "services", name, "settings", what="setting")):
+        raise config_error(faults, topology.source)
+    return settings_type.model_validate(values)
+
+
+def startup_order(topology: Topology) -> list[str]:
+    """Order the services such that each comes after the services that its settings name; else models come first.
+
+    Raises:
+        ConfigError: the services need each other in a loop, or one cannot be found.
+    """
+    services = _services_of(topology)
+    if loops := list(loop_faults(services)):
+        raise config_error(loops, topology.source)
+    edges = service_edges(services)
+    by_kind = sorted(services, key=lambda name: get_args(TopologyKind).index(services[name].kind))
+    return list(TopologicalSorter({name: edges[name] for name in by_kind}).static_order())
+
+
+def topology_digest(topology: Topology) -> str:
+    """Return a SHA-256, in hexadecimal, of what the topology says; the order of keys does not matter.
+
+    Secret settings are left out, and of a setting that comes from the environment only its text in the file counts,
+    so that a digest tells nothing about a secret and stays the same when one is replaced.
+    """
+    content: JsonObject = topology.model_dump(mode="json", exclude={"source"})
+    folder = topology.source.parent if topology.source else Path("/")
+    for dataset in content["datasets"]:
+        dataset["path"] = os.path.relpath(dataset["path"], folder)
+    for name, service in _services_of(topology).items():
+        if service.definition:
+            secrets = secret_paths(service.definition.settings_type, service.settings)
+            content["services"][name]["settings"] = _public(service.settings, (), secrets)
+    return hashlib.sha256(canonical(content)).hexdigest()
+
+
+def _public(value: JsonValue, path: ValuePath, secrets: set[ValuePath]) -> JsonValue:
+    if isinstance(value, Expanded):
+        return value.template
+    if isinstance(value, dict):
+        return {key: _public(item, (*path, key), secrets) for key, item in value.items() if (*path, key) not in secrets}
+    if isinstance(value, list):
+        return [_public(item, (*path, index), secrets) for index, item in enumerate(value)]
+    return value
+
+
+def _services_of(topology: Topology) -> dict[str, Service]:
+    specs = topology.services.items()
+    return {name: Service(spec.kind, find_service(spec.use), spec.settings) for name, spec in specs}
+
+
+def _untold_faults(document: YamlDocument, base_dir: Path) -> list[Fault]:
+    """Find what is wrong with the content, except where nothing could be read in the first place."""
+    if document.faults and document.value is None:
+        return []
+    told = [dotted(*path) for path in document.unreadable]
+    faults = content_faults(document.value, base_dir)
+    return [fault for fault in faults if not any(f"{fault.pointer}.".startswith(f"{place}.") for place in told)]

@@ -1,0 +1,56 @@
+"""What travels with a call from hop to hop: request id, deadline and trace.
+
+The server sets it when a call arrives, the client sends it on with every call made meanwhile. It is the one
+context variable of the code base, because it must cross the author's code without appearing in it.
+"""
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+from rollmill.errors import DeadlineError
+
+REQUEST_ID_HEADER = "x-request-id"
+DEADLINE_HEADER = "x-rollmill-deadline"
+SESSION_HEADER = "x-rollmill-session"
+IDEMPOTENCY_HEADER = "idempotency-key"
+TRACE_HEADER = "traceparent"
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """The circumstances of the call that is being served."""
+
+    request_id: str = ""
+    deadline: float | None = None
+    """Unix time in seconds after which nobody waits for the answer."""
+    traceparent: str = ""
+
+    def sooner(self, timeout_seconds: float | None) -> "CallContext":
+        """Return a context whose deadline is at most `timeout_seconds` from now."""
+        if timeout_seconds is None:
+            return self
+        limit = time.time() + timeout_seconds
+        if self.deadline is not None and self.deadline <= limit:
+            return self
+        return replace(self, deadline=limit)
+
+    def remaining(self) -> float | None:
+        """Return the seconds left, or None when there is no deadline.
+
+        Raises:
+            DeadlineError: the deadline has passed.
+        """
+        if self.deadline is None:
+            return None
+        left = self.deadline - time.time()
+        if left <= 0:
+            raise DeadlineError("the deadline of this call has passed")
+        return left
+
+
+_current: ContextVar[CallContext] = ContextVar("rollmill_call", default=CallContext())  # noqa: B039 (frozen)
+
+set_context = _current.set
+get_context = _current.get
+reset_context = _current.reset

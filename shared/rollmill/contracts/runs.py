@@ -1,0 +1,75 @@
+from datetime import datetime
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from rollmill.contracts.json import JsonObject
+from rollmill.contracts.wire import WireModel
+
+RUN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+MAX_CONCURRENCY = 65_536
+
+RunState: TypeAlias = Literal["running", "paused", "finished", "cancelled", "failed", "interrupted"]
+Repeats: TypeAlias = Annotated[int, Field(ge=1)]
+
+
+class RunOptions(WireModel):
+    """How a collection runs; the same options on the command line, in a run request and in Python."""
+
+    agent: str | None = None
+    """Agent of the rows that name none."""
+    num_repeats: int | dict[str, int] | None = None
+    """Rollouts for each task; by agent name when a mapping, `_default` for the others. Null means 1."""
+    add_seed: bool = False
+    """Give each repeat its rollout index as the sampling seed."""
+    limit: int | None = Field(default=None, ge=1)
+    """Use only so many input lines."""
+    concurrency: int = Field(default=64, ge=1, le=MAX_CONCURRENCY)
+    """Most rollouts in flight."""
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    params: JsonObject = Field(default_factory=dict)
+    """Further request parameters, merged over each row's own like the three above."""
+    timeout_seconds: float = Field(default=3600.0, gt=0)
+    """Longest time for one attempt at one rollout."""
+    max_attempts: int = Field(default=3, ge=1, le=100)
+    """Attempts at one rollout, failures that no retry can help excepted."""
+    aggregate: bool = True
+    """Compute metrics for each agent at the end."""
+
+    def overrides(self) -> JsonObject:
+        """Return the request parameters that are merged over each row's."""
+        named = {"temperature": self.temperature, "top_p": self.top_p, "max_output_tokens": self.max_output_tokens}
+        return {**{name: value for name, value in named.items() if value is not None}, **self.params}
+
+
+class AgentProgress(WireModel):
+    """Numbers of one agent in a run."""
+
+    expected: int = 0
+    completed: int = 0
+    failed: int = 0
+    mean_reward: float | None = None
+
+
+class RunStatus(WireModel):
+    """Answer of `GET /v1/runs/{id}`."""
+
+    run_id: str
+    state: RunState
+    error: str = ""
+    created_at: datetime
+    expected: int
+    completed: int
+    failed: int
+    """Rollouts given up on."""
+    failed_attempts: int = 0
+    """Attempts that failed in this session of the run, retried ones included."""
+    in_flight: int = 0
+    concurrency: int = 0
+    rate_per_second: float = 0.0
+    """Settled rollouts per second since the run was last started."""
+    eta_seconds: float | None = None
+    mean_reward: float | None = None
+    agents: dict[str, AgentProgress] = Field(default_factory=dict)

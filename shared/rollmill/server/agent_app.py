@@ -1,0 +1,105 @@
+"""Serves an `Agent` object over HTTP: one episode per call, with its session opened and always closed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from rollmill.client.services import ModelClient, ResourcesClient, ResourcesSession
+from rollmill.context import IDEMPOTENCY_HEADER, CallContext, set_context
+from rollmill.contracts import rows
+from rollmill.contracts.json import JsonObject
+from rollmill.errors import RollmillError
+from rollmill.ids import new_id
+from rollmill.openai import response_events
+from rollmill.server.agent import Agent
+from rollmill.server.app import ServiceApp, build_app
+from rollmill.server.calls import Answer, Call, HotRoute, event_stream, json_answer
+from rollmill.server.episode import RemoteEpisode, upstream
+from rollmill.server.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+CLOSE_TIMEOUT_SECONDS = 5.0
+
+
+def agent_app(agent: Agent) -> ServiceApp:
+    """Build the application of an agent."""
+    return _Host(agent).app()
+
+
+class _Host:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        settings = agent.settings
+        capabilities = {"model": settings.model, "resources": settings.resources}
+        self._runtime = Runtime(settings, "agent", capabilities)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def app(self) -> ServiceApp:
+        routes = [
+            HotRoute("POST", "/run", self._run, "Run and grade one rollout", keyed=True, watched=True),
+            HotRoute("POST", "/v1/responses", self._respond, "Answer a Responses request", watched=True),
+            HotRoute("POST", "/aggregate_metrics", self._aggregate, "Statistics of verified rollouts"),
+        ]
+        return build_app(
+            self._agent.settings,
+            kind="agent",
+            title=type(self._agent).__name__,
+            hot=routes,
+            lifespan=self._lifespan,
+            runtime=self._runtime,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Runtime) -> AsyncIterator[None]:
+        yield
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_SECONDS)
+
+    async def _run(self, call: Call) -> Answer:
+        row = call.json_object()
+        key = call.headers.get(IDEMPOTENCY_HEADER.encode(), b"").decode("latin-1") or new_id()
+        async with self._episode(row, key) as episode:
+            return json_answer(await self._agent.run(row, episode))
+
+    async def _respond(self, call: Call) -> Answer:
+        request = call.json_object()
+        streamed = bool(request.pop("stream", False))
+        async with self._episode({rows.PARAMS: request}, new_id()) as episode:
+            response = await self._agent.respond(request, episode)
+        return event_stream(_events(response), named=True) if streamed else json_answer(response)
+
+    @asynccontextmanager
+    async def _episode(self, row: rows.Row, key: str) -> AsyncIterator[RemoteEpisode]:
+        """Seed a session, and close it whatever happens; a cancelled rollout does not wait for that."""
+        client = self._runtime.client
+        resources = ResourcesClient(client)
+        settings = self._agent.settings
+        with upstream("resources"):
+            session = await resources.seed(settings.resources, row)
+        try:
+            yield RemoteEpisode(ModelClient(client), resources, session, model_name=settings.model, key=key)
+        finally:
+            if not session.closed:
+                task = asyncio.create_task(self._close(resources, session))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+
+    async def _close(self, resources: ResourcesClient, session: ResourcesSession) -> None:
+        set_context(CallContext().sooner(CLOSE_TIMEOUT_SECONDS))
+        try:
+            await resources.close(session)
+        except RollmillError as error:
+            log.warning("close_session_failed", service=session.replica.info.name, error=str(error))
+
+    async def _aggregate(self, call: Call) -> Answer:
+        resources = ResourcesClient(self._runtime.client)
+        with upstream("resources"):
+            return Answer(await resources.aggregate_metrics(self._agent.settings.resources, call.body))
+
+
+async def _events(response: JsonObject) -> AsyncIterator[JsonObject]:
+    for event in response_events(response):
+        yield event

@@ -1,0 +1,138 @@
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TypeAlias
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from starlette.types import ASGIApp
+
+from rollmill._version import __version__
+from rollmill.client.http import HttpTransport
+from rollmill.client.links import Connector, connect_over_network
+from rollmill.config.settings import ServiceSettings
+from rollmill.contracts.json import JsonObject
+from rollmill.contracts.services import Kind
+from rollmill.server.background import background
+from rollmill.server.calls import HotRoute
+from rollmill.server.edge import Edge
+from rollmill.server.health import health_router
+from rollmill.server.problems import PROBLEM_MEDIA_TYPE, add_problem_handlers
+from rollmill.server.registration import Registrar
+from rollmill.server.runtime import Runtime
+
+Lifespan: TypeAlias = Callable[[Runtime], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def _nothing(_: Runtime) -> AsyncIterator[None]:
+    yield
+
+
+class ServiceApp(FastAPI):
+    """A FastAPI application with Rollmill's edge around it.
+
+    `connector` says how the service reaches others; whoever embeds the application may replace it before the
+    lifespan starts.
+    """
+
+    def __init__(self, runtime: Runtime, *, title: str, hot: Sequence[HotRoute], lifespan: Lifespan) -> None:
+        self.runtime = runtime
+        self.connector: Connector = connect_over_network
+        self._hot = hot
+        self._own_lifespan = lifespan
+        self.edge: Edge | None = None
+        super().__init__(title=title, version=__version__, lifespan=_run)
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Put the edge outside everything that FastAPI itself wraps around the routes."""
+        self.edge = Edge(super().build_middleware_stack(), self.runtime.settings, self._hot)
+        return self.edge
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open what the service needs, say that it is ready, and close everything at the end."""
+        runtime = self.runtime
+        async with AsyncExitStack() as stack:
+            runtime.connected = await stack.enter_async_context(self.connector(runtime.settings))
+            await stack.enter_async_context(self._own_lifespan(runtime))
+            if runtime.settings.head_url and runtime.settings.advertise_url:
+                await stack.enter_async_context(self._registered())
+            runtime.not_ready = ""
+            try:
+                yield
+            finally:
+                runtime.not_ready = runtime.not_ready or "stopping"
+
+    @asynccontextmanager
+    async def _registered(self) -> AsyncIterator[None]:
+        transport = HttpTransport()
+        registrar = Registrar(self.runtime, transport, lambda: self.edge.in_flight if self.edge else 0)
+        self.runtime.on_drain.append(registrar.announce)
+        try:
+            async with background(registrar.run(), name="registration"):
+                yield
+            await registrar.leave()
+        finally:
+            await transport.aclose()
+
+
+@asynccontextmanager
+async def _run(app: FastAPI) -> AsyncIterator[None]:
+    if not isinstance(app, ServiceApp):
+        raise TypeError("this lifespan belongs to ServiceApp")
+    async with app.running():
+        yield
+
+
+def build_app(
+    settings: ServiceSettings,
+    *,
+    kind: Kind,
+    title: str,
+    routers: Sequence[APIRouter] = (),
+    hot: Sequence[HotRoute] = (),
+    lifespan: Lifespan = _nothing,
+    runtime: Runtime | None = None,
+) -> ServiceApp:
+    """Build a service's application. Pure: no socket, file or environment is touched before its lifespan.
+
+    Args:
+        settings: the service's settings.
+        kind: what it is to the others.
+        title: name in the OpenAPI page.
+        routers: ordinary FastAPI routes, for control planes and people.
+        hot: routes answered at the edge, for load.
+        lifespan: opens and closes what the service needs; the client to other services is there already.
+        runtime: given when the routes share it; else made from settings and kind.
+    """
+    app = ServiceApp(runtime or Runtime(settings, kind), title=title, hot=hot, lifespan=lifespan)
+    add_problem_handlers(app)
+    app.include_router(health_router(app.runtime))
+    for router in routers:
+        app.include_router(router)
+    for route in hot:
+        _declare(app, route)
+    return app
+
+
+def _declare(app: FastAPI, route: HotRoute) -> None:
+    """Add a hot route to the OpenAPI page; the edge answers it before FastAPI sees a call."""
+
+    async def unreachable(request: Request) -> Response:
+        raise RuntimeError(f"{route.path} is answered at the edge")
+
+    body: JsonObject = {"content": {"application/json": {"schema": route.request_schema or {"type": "object"}}}}
+    answer = {"content": {"application/json": {"schema": route.response_schema or {"type": "object"}}}}
+    problem = {"description": "Problem", "content": {PROBLEM_MEDIA_TYPE: {"schema": {"type": "object"}}}}
+    extra: JsonObject = {
+        "responses": {"200": {"description": "Success", **answer}, "default": problem},
+        **({"requestBody": body} if route.method == "POST" else {}),
+    }
+    app.add_api_route(
+        route.path,
+        unreachable,
+        methods=[route.method],
+        summary=route.summary,
+        operation_id=f"{route.method.lower()}_{route.path.strip('/').replace('/', '_') or 'root'}",
+        openapi_extra=extra,
+        response_class=Response,
+    )

@@ -1,0 +1,113 @@
+"""Calls and answers of the hot routes: raw bytes in, raw bytes out, with no framework between.
+
+`docs/decisions/0002-hot-routes.md` has the measurement behind this.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from rollmill.contracts.json import JsonObject, JsonValue, dumps, loads
+from rollmill.errors import InputError, RollmillError, to_problem
+
+RawHeaders: TypeAlias = Sequence[tuple[bytes, bytes]]
+
+_JSON: RawHeaders = ((b"content-type", b"application/json"),)
+_PROBLEM: RawHeaders = ((b"content-type", b"application/problem+json"),)
+_EVENTS: RawHeaders = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
+NDJSON: RawHeaders = ((b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store"))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to a hot route, its body read."""
+
+    path: str
+    headers: dict[bytes, bytes]
+    """Lower-case names."""
+    body: bytes
+
+    def json_object(self) -> JsonObject:
+        """Parse the body.
+
+        Raises:
+            InputError: the body is not a JSON object.
+        """
+        try:
+            value = loads(self.body) if self.body else {}
+        except ValueError as error:
+            raise InputError(f"the body is not valid JSON: {error}", errors=[_fault(str(error))]) from None
+        if not isinstance(value, dict):
+            raise InputError("the body must be a JSON object", errors=[_fault("must be an object")])
+        return value
+
+
+def _fault(detail: str) -> JsonObject:
+    return {"pointer": "", "detail": detail}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a hot route answers: a body, or a stream of chunks."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: RawHeaders = field(default=_JSON)
+    stream: AsyncIterator[bytes] | None = None
+
+
+def json_answer(value: JsonValue, *, headers: RawHeaders = ()) -> Answer:
+    """Answer 200 with JSON."""
+    return Answer(dumps(value), headers=(*_JSON, *headers) if headers else _JSON)
+
+
+def problem_answer(error: RollmillError, *, instance: str = "") -> Answer:
+    """Answer with the problem document of an error, and `Retry-After` when it says how long to wait."""
+    headers = list(_PROBLEM)
+    if error.retry_after is not None:
+        headers.append((b"retry-after", f"{error.retry_after:g}".encode()))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="rollmill"'))
+    return Answer(dumps(to_problem(error, instance=instance)), error.status, headers)
+
+
+def event_stream(events: AsyncIterator[JsonObject], *, named: bool) -> Answer:
+    """Answer with server-sent events; `named` ones carry their `type` as event name (Responses API style).
+
+    An error after the first byte becomes a last event of type `error`; Chat Completions streams, which are not
+    named, end with `[DONE]`.
+    """
+    return Answer(headers=_EVENTS, stream=_sse(events, named))
+
+
+async def _sse(events: AsyncIterator[JsonObject], named: bool) -> AsyncIterator[bytes]:
+    try:
+        async for event in events:
+            prefix = b"event: " + str(event.get("type", "message")).encode() + b"\n" if named else b""
+            yield prefix + b"data: " + dumps(event) + b"\n\n"
+    except RollmillError as error:
+        prefix = b"event: error\n" if named else b""
+        body = {"type": "error", "code": error.slug, "message": error.detail, "error": to_problem(error)}
+        yield prefix + b"data: " + dumps(body) + b"\n\n"
+        return
+    if not named:
+        yield b"data: [DONE]\n\n"
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class HotRoute:
+    """A route that bypasses the framework; its OpenAPI entry is still declared."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    keyed: bool = False
+    """Honour `Idempotency-Key`: join the call in flight, or repeat its recent answer."""
+    watched: bool = False
+    """Stop the handler when the client goes away."""
+    request_schema: JsonObject | None = None
+    response_schema: JsonObject | None = None

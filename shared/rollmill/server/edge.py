@@ -1,0 +1,232 @@
+"""The outermost layer of every service, in pure ASGI: who may call, for how long, how much, and how errors look.
+
+Hot routes are answered right here from a table; everything else goes on to FastAPI.
+"""
+
+import asyncio
+import hmac
+import math
+from collections.abc import Iterable
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rollmill.config.settings import ServiceSettings
+from rollmill.context import (
+    DEADLINE_HEADER,
+    IDEMPOTENCY_HEADER,
+    REQUEST_ID_HEADER,
+    TRACE_HEADER,
+    CallContext,
+    reset_context,
+    set_context,
+)
+from rollmill.errors import (
+    DeadlineError,
+    InputError,
+    OverloadedError,
+    PayloadTooLargeError,
+    RollmillError,
+    UnauthorizedError,
+)
+from rollmill.ids import new_id
+from rollmill.server.calls import Answer, Call, HotRoute, problem_answer
+from rollmill.server.idempotency import KeptAnswers
+
+log = structlog.get_logger(__name__)
+
+OPEN_PATHS = frozenset({"/livez", "/readyz"})
+"""Answered without a token, so that an orchestrator can probe; they reveal nothing."""
+IN_PROCESS = "rollmill.in_process"
+"""Key of `scope["extensions"]` that the in-process transport sets: cancellation reaches the handler by itself."""
+DISCONNECT_GRACE_SECONDS = 0.5
+"""A keyed call goes on this long without its client, for a retry over a new connection to join it."""
+
+
+class Edge:
+    """Wraps an application; counts the calls in flight.
+
+    Args:
+        app: where calls go that are not hot.
+        settings: token, size limit, longest time, most calls at once.
+        routes: the hot routes.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServiceSettings, routes: Iterable[HotRoute]) -> None:
+        self._app = app
+        self._settings = settings
+        self._routes = {(route.method, route.path): route for route in routes}
+        self._token = f"Bearer {settings.token.get_secret_value()}".encode() if settings.token else b""
+        self._kept = KeptAnswers()
+        self.in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = headers.get(REQUEST_ID_HEADER.encode(), b"").decode("latin-1")[:128] or new_id()
+        token = None
+        self.in_flight += 1
+        try:
+            token = set_context(self._admit(scope, headers, request_id))
+            route = self._routes.get((scope["method"], scope["path"]))
+            if route is None:
+                await self._pass_on(scope, receive, send, request_id)
+                return
+            answer = await self._answer(route, headers, scope, receive)
+        except RollmillError as error:
+            answer = problem_answer(error, instance=scope["path"])
+        except Exception:
+            log.exception("request_failed", path=scope["path"], request_id=request_id)
+            answer = problem_answer(RollmillError("the service failed; its log has the request id"))
+        finally:
+            self.in_flight -= 1
+            if token is not None:
+                reset_context(token)
+        if answer is not None:
+            await _send(answer, send, request_id)
+
+    def _admit(self, scope: Scope, headers: dict[bytes, bytes], request_id: str) -> CallContext:
+        if scope["path"] in OPEN_PATHS:
+            return CallContext(request_id)
+        if self._token and not hmac.compare_digest(headers.get(b"authorization", b""), self._token):
+            raise UnauthorizedError("this service needs a bearer token: send 'Authorization: Bearer $(rollmill token)'")
+        if self.in_flight > self._settings.max_in_flight:
+            raise OverloadedError(f"{self._settings.max_in_flight} calls are in flight", retry_after=1.0)
+        context = CallContext(request_id, _deadline(headers), headers.get(TRACE_HEADER.encode(), b"").decode("latin-1"))
+        context.remaining()
+        return context
+
+    async def _answer(
+        self, route: HotRoute, headers: dict[bytes, bytes], scope: Scope, receive: Receive
+    ) -> Answer | None:
+        call = Call(scope["path"], headers, await self._read(headers, receive))
+        key = headers.get(IDEMPOTENCY_HEADER.encode(), b"").decode("latin-1") if route.keyed else ""
+        key = key and f"{route.path} {key}"
+        if route.watched and IN_PROCESS not in scope.get("extensions", ()):
+            return await self._watched(route, call, key, receive)
+        return await self._bounded(route, call, key)
+
+    async def _bounded(self, route: HotRoute, call: Call, key: str) -> Answer:
+        deadline = _deadline(call.headers)
+        seconds = self._settings.request_timeout_seconds
+        if deadline is not None:
+            seconds = CallContext(deadline=deadline).remaining() or seconds
+        try:
+            async with asyncio.timeout(seconds):
+                if key:
+                    return await self._kept.once(key, lambda: route.handler(call))
+                return await route.handler(call)
+        except TimeoutError:
+            raise DeadlineError(f"{route.path} did not finish within {seconds:.1f} s") from None
+
+    async def _watched(self, route: HotRoute, call: Call, key: str, receive: Receive) -> Answer | None:
+        """Run the handler in this task and cancel it when the client leaves and no retry joined meanwhile."""
+        worker = asyncio.current_task()
+        left = False
+
+        async def watch() -> None:
+            nonlocal left
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            if key:
+                await self._kept.until_alone(key, DISCONNECT_GRACE_SECONDS)
+            left = True
+            if worker is not None:
+                worker.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            return await self._bounded(route, call, key)
+        except asyncio.CancelledError:
+            if not left or worker is None or worker.uncancel() > 0:
+                raise
+            log.info("client_left", path=route.path)
+            return None
+        finally:
+            watcher.cancel()
+
+    async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        limit = self._settings.max_body_bytes
+        _check_length(headers, limit)
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            return self._within(body, limit)
+        chunks = [body]
+        size = len(body)
+        while message.get("more_body"):
+            message = await receive()
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > limit:
+                raise _too_large(limit)
+        return b"".join(chunks)
+
+    @staticmethod
+    def _within(body: bytes, limit: int) -> bytes:
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        limit = self._settings.max_body_bytes
+        _check_length(dict(scope["headers"]), limit)
+        size = 0
+
+        async def limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise _too_large(limit)
+            return message
+
+        async def tagged(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), _id_header(request_id)]
+            await send(message)
+
+        await self._app(scope, limited, tagged)
+
+
+def _deadline(headers: dict[bytes, bytes]) -> float | None:
+    raw = headers.get(DEADLINE_HEADER.encode())
+    if raw is None:
+        return None
+    try:
+        deadline = float(raw)
+    except ValueError:
+        deadline = math.nan
+    if not math.isfinite(deadline):
+        raise InputError(f"{DEADLINE_HEADER} must be a Unix time in seconds")
+    return deadline
+
+
+def _check_length(headers: dict[bytes, bytes], limit: int) -> None:
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(f"the body is larger than {limit} bytes (setting max_body_bytes)")
+
+
+def _id_header(request_id: str) -> tuple[bytes, bytes]:
+    return REQUEST_ID_HEADER.encode(), request_id.encode("latin-1", "replace")
+
+
+async def _send(answer: Answer, send: Send, request_id: str) -> None:
+    headers = [*answer.headers, _id_header(request_id)]
+    if answer.stream is None:
+        headers.append((b"content-length", str(len(answer.body)).encode()))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+        return
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    async for chunk in answer.stream:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,83 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rollmill.client.services import ModelClient, ResourcesClient, ResourcesSession, error_output
+from rollmill.contracts.failures import Boundary
+from rollmill.contracts.json import JsonObject, loads
+from rollmill.contracts.rows import Row
+from rollmill.errors import DeadlineError, OverloadedError, RollmillError, UpstreamError, is_retryable
+
+
+class RemoteEpisode:
+    """An `Episode` whose model and resources are services."""
+
+    def __init__(
+        self,
+        model: ModelClient,
+        resources: ResourcesClient,
+        session: ResourcesSession,
+        *,
+        model_name: str,
+        key: str,
+    ) -> None:
+        self._model = model
+        self._resources = resources
+        self._session = session
+        self._model_name = model_name
+        self._key = key
+        self._calls = 0
+        tools = session.replica.info.capabilities.get("tools")
+        self._tools: list[JsonObject] = tools if isinstance(tools, list) else []
+        self._declared = {tool["name"] for tool in self._tools}
+
+    @property
+    def tools(self) -> list[JsonObject]:
+        """See `Episode.tools`."""
+        return self._tools
+
+    async def respond(self, request: JsonObject) -> JsonObject:
+        """See `Episode.respond`."""
+        with upstream("model"):
+            return await self._model.respond(self._model_name, request)
+
+    async def call_tool(self, name: str, arguments: str) -> str:
+        """See `Episode.call_tool`."""
+        if name not in self._declared:
+            known = ", ".join(sorted(self._declared)) or "none"
+            return error_output(f"unknown tool {name!r}; the tools are: {known}")
+        try:
+            parsed = loads(arguments) if arguments.strip() else {}
+        except ValueError as error:
+            return error_output(f"the arguments of {name} are not valid JSON: {error}")
+        if not isinstance(parsed, dict):
+            return error_output(f"the arguments of {name} must be a JSON object")
+        self._calls += 1
+        with upstream("resources"):
+            return await self._resources.call_tool(self._session, name, parsed, key=f"{self._key}-{self._calls}")
+
+    async def verify(self, row: Row) -> Row:
+        """See `Episode.verify`."""
+        with upstream("resources"):
+            return await self._resources.verify(self._session, row, key=self._key)
+
+
+@contextmanager
+def upstream(boundary: Boundary) -> Iterator[None]:
+    """Name the service that failed, not the one that noticed.
+
+    Overload and passed deadlines keep their meaning for the caller; anything else becomes an `UpstreamError` that
+    carries the original's type and status.
+    """
+    try:
+        yield
+    except RollmillError as error:
+        error.extensions.setdefault("boundary", boundary)
+        if isinstance(error, OverloadedError | DeadlineError):
+            raise
+        extensions = {
+            **error.extensions,
+            "upstream_type": error.extensions.get("upstream_type", error.slug),
+            "upstream_status": error.extensions.get("upstream_status", error.status),
+            "retryable": is_retryable(error),
+        }
+        raise UpstreamError(error.detail, **extensions) from error

@@ -1,0 +1,67 @@
+"""Makes FastAPI answer every error as an RFC 9457 problem document."""
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from rollmill.contracts.json import JsonObject, dumps
+from rollmill.errors import InputError, RollmillError
+from rollmill.server.calls import Answer, problem_answer
+
+log = structlog.get_logger(__name__)
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Register the handlers on an application."""
+    app.add_exception_handler(RollmillError, _rollmill_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected_error)
+
+
+async def _rollmill_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, RollmillError):
+        raise error
+    return _response(problem_answer(error, instance=request.url.path))
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    faults = [_fault(item) for item in error.errors()]
+    detail = "; ".join(f"{fault['pointer']}: {fault['detail']}" for fault in faults)
+    return await _rollmill_error(request, InputError(detail, errors=faults))
+
+
+def _fault(item: JsonObject) -> JsonObject:
+    place, *path = [str(part) for part in item["loc"]]
+    pointer = "/" + "/".join(path) if place == "body" else f"{place}:{'.'.join(path)}"
+    return {"pointer": pointer, "detail": item["msg"]}
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """An error of the router itself: `about:blank`, so that a wrong path is not mistaken for a missing thing."""
+    if not isinstance(error, HTTPException):
+        raise error
+    body = {
+        "type": "about:blank",
+        "title": str(error.detail),
+        "status": error.status_code,
+        "detail": f"{request.method} {request.url.path}: {error.detail}",
+        "instance": request.url.path,
+    }
+    return Response(dumps(body), error.status_code, media_type=PROBLEM_MEDIA_TYPE, headers=error.headers)
+
+
+async def _unexpected_error(request: Request, error: Exception) -> Response:
+    log.error("request_failed", path=request.url.path, exc_info=error)
+    hidden = RollmillError("the service failed; its log has the request id")
+    return _response(problem_answer(hidden, instance=request.url.path))
+
+
+def _response(answer: Answer) -> Response:
+    headers = {name.decode(): value.decode() for name, value in answer.headers}
+    return Response(answer.body, answer.status, headers=headers)
