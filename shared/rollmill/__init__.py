@@ -1,0 +1,99 @@
+"""Rollmill turns tasks into graded rollouts of LLM agents and profiles their rewards."""
+
+from typing import TYPE_CHECKING
+
+from rollmill._lazy import lazy_exports
+from rollmill._version import __version__
+
+if TYPE_CHECKING:
+    from rollmill.artifacts.reader import read_rollouts
+    from rollmill.client.control import AsyncCollectorClient, AsyncProfilerClient, CollectorClient, ProfilerClient
+    from rollmill.collection.collector import CollectionPlan, Collector
+    from rollmill.collection.library import collect
+    from rollmill.config.settings import ServiceSettings
+    from rollmill.contracts.failures import Failure
+    from rollmill.contracts.rollouts import Rollout, Verdict
+    from rollmill.contracts.runs import RunOptions, RunRequest, RunStatus
+    from rollmill.errors import InputError, RollmillError
+    from rollmill.profiling import Profile, profile
+    from rollmill.server import (
+        Agent,
+        AgentSettings,
+        Episode,
+        Model,
+        Resources,
+        Session,
+        ToolError,
+        agent_app,
+        model_app,
+        resources_app,
+        tool,
+    )
+
+_NAMES = {
+    "Agent": "rollmill.server.agent",
+    "AgentSettings": "rollmill.server.agent",
+    "AsyncCollectorClient": "rollmill.client.control",
+    "AsyncProfilerClient": "rollmill.client.control",
+    "CollectionPlan": "rollmill.collection.collector",
+    "Collector": "rollmill.collection.collector",
+    "CollectorClient": "rollmill.client.control",
+    "Episode": "rollmill.server.agent",
+    "Failure": "rollmill.contracts.failures",
+    "InputError": "rollmill.errors",
+    "Model": "rollmill.server.model",
+    "Profile": "rollmill.profiling",
+    "ProfilerClient": "rollmill.client.control",
+    "Resources": "rollmill.server.resources",
+    "RollmillError": "rollmill.errors",
+    "Rollout": "rollmill.contracts.rollouts",
+    "RunOptions": "rollmill.contracts.runs",
+    "RunRequest": "rollmill.contracts.runs",
+    "RunStatus": "rollmill.contracts.runs",
+    "ServiceSettings": "rollmill.config.settings",
+    "Session": "rollmill.server.sessions",
+    "ToolError": "rollmill.server.tools",
+    "Verdict": "rollmill.contracts.rollouts",
+    "agent_app": "rollmill.server.agent_app",
+    "collect": "rollmill.collection.library",
+    "model_app": "rollmill.server.model_app",
+    "profile": "rollmill.profiling",
+    "read_rollouts": "rollmill.artifacts.reader",
+    "resources_app": "rollmill.server.resources_app",
+    "tool": "rollmill.server.tools",
+}
+__getattr__ = lazy_exports(__name__, _NAMES)
+
+__all__ = [
+    "Agent",
+    "AgentSettings",
+    "AsyncCollectorClient",
+    "AsyncProfilerClient",
+    "CollectionPlan",
+    "Collector",
+    "CollectorClient",
+    "Episode",
+    "Failure",
+    "InputError",
+    "Model",
+    "Profile",
+    "ProfilerClient",
+    "Resources",
+    "RollmillError",
+    "Rollout",
+    "RunOptions",
+    "RunRequest",
+    "RunStatus",
+    "ServiceSettings",
+    "Session",
+    "ToolError",
+    "Verdict",
+    "__version__",
+    "agent_app",
+    "collect",
+    "model_app",
+    "profile",
+    "read_rollouts",
+    "resources_app",
+    "tool",
+]

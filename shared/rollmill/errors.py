@@ -25,7 +25,7 @@ class RollmillError(Exception):
     status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
 
-    def __init__(self, detail: str, **extensions: JsonValue) -> None:
+    def __init__(self, detail: str, /, **extensions: JsonValue) -> None:
         super().__init__(detail)
         self.detail = detail
         self.extensions: JsonObject = extensions
@@ -128,6 +128,18 @@ class ConnectionLostError(UpstreamError):
     """The connection broke after the request may have been sent: it may or may not have been processed."""
 
     slug, title, retryable = "connection-lost", "Connection lost", True
+
+
+class ToolError(RollmillError):
+    """Raised by a tool to tell the model what it did wrong; the rollout goes on."""
+
+    slug, title, status = "tool-error", "Tool error", 400
+
+
+class ToolFailedError(RollmillError):
+    """A tool's own code broke. The model is told so without internals, and the rollout goes on."""
+
+    slug, title, status = "tool-failed", "Tool failed", 500
 
 
 class DeadlineError(RollmillError):

@@ -5,7 +5,7 @@ from pydantic import Field, ValidationError
 
 from rollmill._version import __version__
 from rollmill.artifacts.writer import write_atomically
-from rollmill.contracts.runs import RunState
+from rollmill.contracts.runs import AgentProgress, RunState, RunStatus
 from rollmill.contracts.wire import WireModel
 from rollmill.errors import ConflictError, InputError
 
@@ -45,6 +45,21 @@ class Manifest(WireModel):
     digests: Digests
     counts: Counts = Counts()
     mean_reward: float | None = None
+    agents: dict[str, AgentProgress] = Field(default_factory=dict)
+
+    def status(self) -> RunStatus:
+        """Return what a run that nobody works on looks like: one that says it is running was interrupted."""
+        return RunStatus(
+            run_id=self.run_id,
+            state="interrupted" if self.state in ("running", "paused") else self.state,
+            error=self.error,
+            created_at=self.created_at,
+            expected=self.counts.expected,
+            completed=self.counts.completed,
+            failed=self.counts.failed,
+            mean_reward=self.mean_reward,
+            agents=self.agents,
+        )
 
     def write(self, path: Path) -> None:
         """Replace the manifest file."""

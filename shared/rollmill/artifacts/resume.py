@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.keys import KeySet
@@ -42,12 +43,12 @@ def read_progress(
     progress = Progress()
     if files.rollouts.exists():
         for number, row in enumerate(read_rollouts(files.rollouts), start=1):
-            if progress.done.add(_key(files, row, number)):
+            if progress.done.add(_key(files.rollouts, row, number)):
                 progress.completed += 1
                 on_rollout(row)
     if files.failures.exists():
         for number, row in enumerate(read_rollouts(files.failures), start=1):
-            if _gives_up(progress, _key(files, row, number), row, max_attempts):
+            if _gives_up(progress, _key(files.failures, row, number), row, max_attempts):
                 on_given_up(row)
     return progress
 
@@ -66,8 +67,8 @@ def _gives_up(progress: Progress, key: RowKey, row: Row, max_attempts: int) -> b
     return False
 
 
-def _key(files: RunFiles, row: Row, number: int) -> RowKey:
+def _key(path: Path, row: Row, number: int) -> RowKey:
     try:
         return row_key(row)
     except ValueError as error:
-        raise InputError(f"{files.rollouts.parent}: row {number} of the run's files has no key: {error}") from None
+        raise InputError(f"{path}:{number}: a row of a run has a key: {error}") from None

@@ -8,8 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from rollmill.artifacts.reader import whole_lines_size
 from rollmill.errors import ConflictError, RollmillError
+
+log = structlog.get_logger(__name__)
 
 
 class StorageError(RollmillError):
@@ -61,7 +65,14 @@ class JsonlWriter:
             ConflictError: another process writes this file.
             StorageError: it cannot be opened.
         """
-        self._fd, self._size = await asyncio.to_thread(open_for_append, self.path)
+        opening = asyncio.ensure_future(asyncio.to_thread(open_for_append, self.path))
+        try:
+            self._fd, self._size = await asyncio.shield(opening)
+        except asyncio.CancelledError:  # the thread cannot be stopped, and what it opens holds the lock
+            await asyncio.wait([opening])
+            if opening.exception() is None:
+                os.close(opening.result()[0])
+            raise
         self._task = asyncio.create_task(self._commit_loop(), name=f"commit {self.path.name}")
         return self
 
@@ -105,9 +116,10 @@ class JsonlWriter:
         Raises:
             StorageError: it could not be written.
         """
+        appended = self._appended_lines  # lines that come while this waits are not waited for
         self._hurry.set()
         async with self._done:
-            await self._done.wait_for(lambda: self.committed_lines >= self._appended_lines or self._error is not None)
+            await self._done.wait_for(lambda: self.committed_lines >= appended or self._error is not None)
         if self._error is not None:
             raise self._error
 
@@ -128,8 +140,17 @@ class JsonlWriter:
             async with self._done:
                 self._buffered -= len(data)
                 self._done.notify_all()
-            if self._error is None and self._on_commit is not None:
-                self._on_commit(self.committed_lines)
+            if self._error is None:
+                self._tell()
+
+    def _tell(self) -> None:
+        """Call `on_commit`; whatever is wrong with the listener must not stop the writing."""
+        if self._on_commit is None:
+            return
+        try:
+            self._on_commit(self.committed_lines)
+        except Exception:
+            log.exception("commit_listener_failed", path=str(self.path))
 
     async def _window(self) -> None:
         """Let more lines gather, unless somebody waits for the commit."""

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from rollmill.client.transport import Reply, StreamReply
-from rollmill.errors import ConnectError, UpstreamTimeoutError
+from rollmill.errors import ConnectError, ConnectionLostError, UpstreamTimeoutError
 
 # The ASGI specification's own types: messages and scopes are open mappings.
 Message: TypeAlias = MutableMapping[str, Any]
@@ -112,18 +112,20 @@ class _Collected:
 class _Channel(_Collected):
     """The two ASGI callables for a streamed answer; a slow reader slows the application."""
 
-    __slots__ = ("_queue", "started")
+    __slots__ = ("_broken", "_queue", "started")
 
     def __init__(self, body: bytes) -> None:
         super().__init__(body)
         self.started = asyncio.Event()
+        self._broken: Exception | None = None
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
 
     async def run(self, app: AsgiApp, scope: Scope) -> None:
         try:
             await app(scope, self.receive, self.send)
-        finally:
-            self.started.set()
+        except Exception as error:
+            self._broken = error
+        self.started.set()
         await self._queue.put(None)
 
     async def send(self, message: Message) -> None:
@@ -136,3 +138,5 @@ class _Channel(_Collected):
     async def read(self) -> AsyncIterator[bytes]:
         while (chunk := await self._queue.get()) is not None:
             yield chunk
+        if self._broken is not None:
+            raise ConnectionLostError("the embedded service broke off its answer") from self._broken

@@ -138,7 +138,7 @@ class HeadDirectory:
             replicas = await self._wait_for(name)
         chosen = choose(replicas, avoid=avoid, now=self._clock(), rng=self._rng)
         if chosen is None:
-            raise self._error or _missing(name, self._replicas)
+            raise self._failure() or _missing(name, self._replicas)
         return chosen
 
     async def replicas(self, name: str) -> Sequence[Replica]:
@@ -156,8 +156,8 @@ class HeadDirectory:
             RollmillError: the head cannot be asked.
         """
         await asyncio.shield(self._refresh())
-        if self._error is not None:
-            raise self._error
+        if error := self._failure():
+            raise error
         return [replica.info for replicas in self._replicas.values() for replica in replicas]
 
     def suspect(self, replica: Replica) -> None:
@@ -185,6 +185,11 @@ class HeadDirectory:
             self._asked = self._clock()
             self._refreshing = asyncio.create_task(self._ask())
         return self._refreshing
+
+    def _failure(self) -> RollmillError | None:
+        """A fresh copy of the last error: whoever catches it may add to it."""
+        error = self._error
+        return type(error)(error.detail, **error.extensions) if error is not None else None
 
     async def _ask(self) -> None:
         try:

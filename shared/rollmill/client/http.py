@@ -7,7 +7,7 @@ import aiohttp
 from yarl import URL
 
 from rollmill.client.transport import Reply, StreamReply
-from rollmill.errors import ConnectError, ConnectionLostError, RollmillError, UpstreamTimeoutError
+from rollmill.errors import ConnectError, ConnectionLostError, RollmillError, UpstreamError, UpstreamTimeoutError
 
 KEEPALIVE_SECONDS = 30.0
 """Below the servers' 75 s, so that the client, not the server, drops an idle connection."""
@@ -79,7 +79,7 @@ class HttpTransport:
             chunks.append(chunk)
             size += len(chunk)
             if size > self._max_body_bytes:
-                raise aiohttp.ClientPayloadError(f"the answer is larger than {self._max_body_bytes} bytes")
+                raise UpstreamError(f"the answer is larger than {self._max_body_bytes} bytes", retryable=False)
         return b"".join(chunks)
 
     def _url(self, url: str) -> URL:

@@ -48,7 +48,7 @@ def retry_delay(
         return None
     if error.extensions.get("retryable") is False:
         return None
-    delay = uniform(0.0, min(policy.cap_seconds, policy.base_seconds * 2 ** (attempt - 1)))
+    delay = uniform(0.0, min(policy.cap_seconds, policy.base_seconds * 2.0 ** min(attempt - 1, 64)))
     if error.retry_after is not None:
-        delay += min(error.retry_after, policy.retry_after_cap_seconds)
+        delay += min(max(error.retry_after, 0.0), policy.retry_after_cap_seconds)
     return delay

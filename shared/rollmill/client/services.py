@@ -8,12 +8,12 @@ from rollmill.client.transport import Reply
 from rollmill.context import SESSION_HEADER
 from rollmill.contracts.json import JsonObject, dumps
 from rollmill.contracts.rows import Row
-from rollmill.errors import InputError, RollmillError, UpstreamError
+from rollmill.errors import InputError, RollmillError, ToolError, ToolFailedError, UpstreamError
 
 CLOSE_WITH_VERIFY_HEADER = "x-rollmill-close-session"
 """Sent with `/verify`: end the session after grading. The answer repeats it when the server did so."""
 
-_MODEL_VISIBLE = frozenset({"tool-error", "tool-failed"})
+_MODEL_VISIBLE = (ToolError, ToolFailedError, InputError)
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class ResourcesClient:
                 name, f"/{tool}", dumps(arguments), replica=session.replica, key=key, headers=session.headers
             )
         except RollmillError as error:
-            if error.slug in _MODEL_VISIBLE or isinstance(error, InputError) or error.status == 400:
+            if isinstance(error, _MODEL_VISIBLE) or error.extensions.get("upstream_status") == 400:
                 return error_output(error.detail)
             raise
         return reply.body.decode("utf-8", "replace")

@@ -80,6 +80,8 @@ def reply_error(status: int, headers: Mapping[str, str], body: bytes) -> Rollmil
     if not isinstance(problem, dict):
         problem = {"detail": f"HTTP {status}: {excerpt(body)}"}
     error = from_problem(problem, status)
+    if type(error) is UpstreamError:
+        error.extensions.setdefault("upstream_status", status)
     wait = headers.get("retry-after")
     if wait and wait.replace(".", "", 1).isdigit():
         error.extensions.setdefault("retry_after", float(wait))

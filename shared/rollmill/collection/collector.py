@@ -2,8 +2,9 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
+import os
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import structlog
 
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.manifest import Counts, Digests, Manifest, check_same_run, read_manifest
-from rollmill.artifacts.reader import iter_lines
+from rollmill.artifacts.reader import iter_lines, whole_lines_size
 from rollmill.artifacts.resume import Progress, read_progress
-from rollmill.artifacts.writer import JsonlWriter
+from rollmill.artifacts.writer import JsonlWriter, StorageError, open_for_append
 from rollmill.client.service_client import ServiceClient
 from rollmill.collection.agent_runner import AgentRunner
 from rollmill.collection.aggregation import aggregate_run
@@ -27,7 +28,7 @@ from rollmill.contracts import rows
 from rollmill.contracts.json import canonical, dumps
 from rollmill.contracts.rows import Row, agent_name, row_key
 from rollmill.contracts.runs import RunOptions, RunState, RunStatus
-from rollmill.errors import ConflictError, RollmillError
+from rollmill.errors import ConflictError, InputError, ServiceNotFoundError
 from rollmill.ids import new_run_id
 
 log = structlog.get_logger(__name__)
@@ -76,6 +77,8 @@ class Collector:
         self._survey: Survey | None = None
         self._manifest: Manifest | None = None
         self._progress = Progress()
+        self._progress_sizes = (0, 0)
+        self._owned = False
 
     async def prepare(self) -> None:
         """Check the input, the output and, on a resume, that it is the same run. Nothing is run yet.
@@ -83,17 +86,20 @@ class Collector:
         Raises:
             InputError: the task file has faults; lists them all.
             ConflictError: the output exists, or belongs to another run.
+            ServiceNotFoundError: an agent is not there; lists all that are not.
         """
         found = await asyncio.to_thread(survey, self._plan.input, self._expansion)
         self._survey = found
         self.warnings = list(found.warnings)
         self.stats.expect(found.rollouts)
+        await self._check_agents(found.rollouts)
         digests = _digests(self._plan, self._expansion, found)
         old = await asyncio.to_thread(self._existing)
         if old is not None:
             check_same_run(old.digests, digests, self.files.manifest)
             self.run_id = self.stats.run_id = old.run_id
             self.stats.created_at = old.created_at
+            self._progress_sizes = await asyncio.to_thread(self._sizes)
             self._progress = await asyncio.to_thread(self._read_progress)
         self._manifest = Manifest(
             run_id=self.run_id,
@@ -123,8 +129,8 @@ class Collector:
             error = _first(group)
             await self._seal("failed", str(error))
             raise error from None
-        except RollmillError as error:
-            await self._seal("failed", str(error))
+        except Exception as error:
+            await self._seal("failed", str(error) or type(error).__name__)
             raise
         await self._seal("finished")
         return self.status()
@@ -143,14 +149,32 @@ class Collector:
         """Change the number of rollouts in flight from now on."""
         self._limiter.set_limit(concurrency)
 
+    async def _check_agents(self, agents: Iterable[str]) -> None:
+        directory = self._client.directory
+        missing = []
+        for agent in agents:
+            try:
+                replica = await directory.pick(agent)
+            except ServiceNotFoundError:
+                missing.append(agent)
+                continue
+            if replica.info.kind != "agent":
+                raise InputError(f"{agent!r} is a {replica.info.kind} service; rows need an agent")
+        if missing:
+            known = sorted({service.name for service in await directory.services() if service.kind == "agent"})
+            raise ServiceNotFoundError(
+                f"no agent is called {', '.join(map(repr, missing))}; the agents are: {', '.join(known) or 'none'}"
+            )
+
     def _existing(self) -> Manifest | None:
         """Make way for a fresh run, or return the manifest of the run to go on with."""
-        present = [path for path in self.files.all() if path.exists()]
+        if self._plan.input.resolve() in [path.resolve() for path in self.files.all()]:
+            raise InputError(f"{self._plan.input} is one of the files that the run writes; choose another output")
+        present = [path for path in self.files.all() if path.exists() and path.stat().st_size]
         if not present:
             return None
         if self._plan.overwrite:
-            for path in present:
-                path.unlink()
+            self._delete(present)
             return None
         if not self._plan.resume:
             raise ConflictError(
@@ -163,6 +187,18 @@ class Collector:
                 "replace it (--overwrite) or choose another output"
             )
         return manifest
+
+    def _delete(self, present: list[Path]) -> None:
+        """Delete an earlier run's files, unless another process is at it."""
+        fd, _ = open_for_append(self.files.rollouts)
+        try:
+            for path in present:
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+
+    def _sizes(self) -> tuple[int, int]:
+        return whole_lines_size(self.files.rollouts), whole_lines_size(self.files.failures)
 
     def _read_progress(self) -> Progress:
         def earlier(row: Row) -> None:
@@ -177,7 +213,6 @@ class Collector:
         )
 
     async def _collect(self) -> None:
-        await self._write_manifest("running")
         options = self._plan.options
         runner = AgentRunner(self._client, run_id=self.run_id, timeout_seconds=options.timeout_seconds)
         async with AsyncExitStack() as stack:
@@ -185,6 +220,7 @@ class Collector:
             writers = [rollouts, JsonlWriter(self.files.failures), JsonlWriter(self.files.inputs)]
             for writer in writers:
                 await stack.enter_async_context(writer)
+            await self._take_over()
             sink = _FileSink(writers[0], writers[1], self.stats)
             dispatcher = Dispatcher(
                 runner,
@@ -193,14 +229,27 @@ class Collector:
                 max_attempts=options.max_attempts,
                 earlier_attempts=self._progress.attempts,
             )
-            ticker = asyncio.create_task(self._tick())
+            ended = asyncio.Event()
+            ticker = asyncio.create_task(self._tick(ended))
             try:
-                await dispatcher.run(self._assignments(writers[2]))
+                async with aclosing(self._assignments(writers[2])) as assignments:
+                    await dispatcher.run(assignments)
             finally:
-                ticker.cancel()
+                ended.set()  # not cancelled: a thread that is writing the manifest must not meet the one that seals it
                 await asyncio.wait([ticker])
 
-    async def _assignments(self, inputs: JsonlWriter) -> AsyncIterator[Assignment]:
+    async def _take_over(self) -> None:
+        """Become the run's owner, now that its files are locked.
+
+        Raises:
+            ConflictError: another process went on with the run after `prepare` had looked at it.
+        """
+        if await asyncio.to_thread(self._sizes) != self._progress_sizes:
+            raise ConflictError(f"{self.files.rollouts}: another process has written this run meanwhile; start again")
+        self._owned = True
+        await self._write_manifest("running")
+
+    async def _assignments(self, inputs: JsonlWriter) -> AsyncGenerator[Assignment, None]:
         """Write each row to the inputs file unless it is there already, and hand on those not settled."""
         written = await asyncio.to_thread(_count_lines, self.files.inputs)
         for number, row in enumerate(self._rows()):
@@ -220,21 +269,41 @@ class Collector:
         agents = [name for name, agent in self.status().agents.items() if agent.completed]
         await aggregate_run(self.files, agents, self._client)
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(MANIFEST_SECONDS)
-            await self._write_manifest(self.stats.state)
+    async def _tick(self, ended: asyncio.Event) -> None:
+        while not ended.is_set():
+            try:
+                await asyncio.wait_for(ended.wait(), MANIFEST_SECONDS)
+            except TimeoutError:
+                await self._try_to_write_manifest(self.stats.state)
 
     async def _seal(self, state: RunState, error: str = "") -> None:
         self.stats.stop(state, error)
-        await self._write_manifest(state)
+        if not self._owned:
+            return  # the manifest on disk is that of another process, or of the run as it was left
+        if state == "finished":
+            await self._write_manifest(state)
+        else:
+            await self._try_to_write_manifest(state)
+
+    async def _try_to_write_manifest(self, state: RunState) -> None:
+        """Write it when something else matters more: the run that goes on, or the error that ended it."""
+        try:
+            await self._write_manifest(state)
+        except StorageError as error:
+            log.warning("manifest_not_written", path=str(self.files.manifest), error=str(error))
 
     async def _write_manifest(self, state: RunState) -> None:
         if self._manifest is None:
             raise RuntimeError("prepare() comes first")
         status = self.status()
         counts = Counts(expected=status.expected, completed=status.completed, failed=status.failed)
-        change = {"state": state, "error": status.error, "counts": counts, "mean_reward": status.mean_reward}
+        change = {
+            "state": state,
+            "error": status.error,
+            "counts": counts,
+            "mean_reward": status.mean_reward,
+            "agents": status.agents,
+        }
         await asyncio.to_thread(self._manifest.model_copy(update=change).write, self.files.manifest)
 
 

@@ -64,16 +64,14 @@ class Dispatcher:
         async with asyncio.TaskGroup() as group:
             async for assignment in assignments:
                 await self._limiter.acquire()
-                group.create_task(self._settle(assignment))
+                task = group.create_task(self._settle(assignment))
+                task.add_done_callback(lambda _: self._limiter.release())  # also of one cancelled before it began
 
     async def _settle(self, assignment: Assignment) -> None:
-        try:
-            attempt = self._earlier.get(assignment.key, 0)
-            while await self._try(assignment, attempt):
-                attempt += 1
-                await self._sleep(backoff(attempt, random.uniform))
-        finally:
-            self._limiter.release()
+        attempt = self._earlier.get(assignment.key, 0)
+        while await self._try(assignment, attempt):
+            attempt += 1
+            await self._sleep(backoff(attempt, random.uniform))
 
     async def _try(self, assignment: Assignment, attempt: int) -> bool:
         """Make one attempt; return whether there should be another."""

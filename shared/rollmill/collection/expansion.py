@@ -134,23 +134,35 @@ class _Indexer:
         self._tasks: dict[int, int] = {}
         self._next_rollout: dict[int, int] = {}
         self._next_task = 0
+        self._own_tasks: set[int] = set()
 
     def keys(self, row: Row, repeats: int) -> list[RowKey]:
         task = self._task(row)
         own = _own_index(row, rows.ROLLOUT_INDEX)
-        start = self._next_rollout.get(task, 0) if own is None else own
-        self._next_rollout[task] = start + repeats
+        used = self._next_rollout.get(task, 0)
+        start = used if own is None else own
+        self._next_rollout[task] = max(used, start + repeats)
         return [RowKey(task, rollout) for rollout in range(start, start + repeats)]
+
+    def given_away(self, row: Row) -> bool:
+        """Say whether the row's own task index was already given to another task, one without its own."""
+        own = _own_index(row, rows.TASK_INDEX)
+        return own is not None and own < self._next_task and own not in self._own_tasks
 
     def _task(self, row: Row) -> int:
         own = _own_index(row, rows.TASK_INDEX)
         if own is not None:
+            self._own_tasks.add(own)
             return own
         digest = int.from_bytes(hashlib.blake2b(canonical(row), digest_size=8).digest(), "big")
         task = self._tasks.get(digest)
-        if task is None:
-            task = self._tasks[digest] = self._next_task
+        return self._number(digest) if task is None else task
+
+    def _number(self, digest: int) -> int:
+        while self._next_task in self._own_tasks:
             self._next_task += 1
+        task = self._tasks[digest] = self._next_task
+        self._next_task += 1
         return task
 
 
@@ -176,27 +188,35 @@ class _Checks:
         self._missing_fields: list[str] = []
         self._bad_indices: list[int] = []
         self._bad_metadata: list[int] = []
+        self._given_away: list[str] = []
         self._repeated_keys: list[str] = []
+        self._unrendered: list[str] = []
 
     def see(self, number: int, row: Row) -> None:
         self.lines += 1
+        self._see_input(number, row)
+        self._see_keys(number, row, self._repeats(number, row))
+
+    def _repeats(self, number: int, row: Row) -> int:
+        """Count the row's rollouts for its agent; 0 when it cannot have any."""
         agent = rows.agent_name(row)
         if agent is None:
             self._no_agent.append(number)
-            return
+            return 0
         repeats = self._expansion.repeats_for(agent)
         if repeats < 1:
             self._unlisted[agent] = None
-            return
+            return 0
         self.rollouts[agent] = self.rollouts.get(agent, 0) + repeats
-        self._see_input(number, row)
-        self._see_keys(number, row, repeats)
+        return repeats
 
     def _see_input(self, number: int, row: Row) -> None:
         if self._expansion.prompt is not None and has_input(row):
             self._has_input.append(number)
         elif missing := sorted(self._prompt_fields - row.keys()):
             self._missing_fields.append(f"line {number}: {', '.join(missing)}")
+        elif self._expansion.prompt is not None and (fault := _rendering_fault(self._expansion.prompt, row)):
+            self._unrendered.append(f"line {number}: {fault}")
         if self._expansion.add_seed and not _extra_body_ok(row, self._expansion.overrides):
             self._bad_metadata.append(number)
 
@@ -204,6 +224,9 @@ class _Checks:
         given = [name for name in (rows.TASK_INDEX, rows.ROLLOUT_INDEX) if row.get(name) is not None]
         if any(_own_index(row, name) is None for name in given):
             self._bad_indices.append(number)
+            return
+        if self._indexer.given_away(row):
+            self._given_away.append(f"line {number}: {row[rows.TASK_INDEX]}")
             return
         for key in self._indexer.keys(row, repeats):
             if not self._keys.add(key):
@@ -217,8 +240,10 @@ class _Checks:
             (list(self._unlisted), f"num_repeats lists neither these agents nor {name!r}:"),
             (self._has_input, "a prompt config would overwrite the input of lines"),
             (self._missing_fields, "the prompt config uses fields that rows lack:"),
+            (self._unrendered, "the prompt config does not fit the values of"),
             (self._bad_indices, "_ng_task_index and _ng_rollout_index must be integers >= 0: lines"),
             (self._bad_metadata, "metadata.extra_body is not a JSON object in text, so no seed can be added: lines"),
+            (self._given_away, "_ng_task_index of lines is the number that an earlier line without one got:"),
             (self._repeated_keys, "two rollouts would have the same task and rollout index:"),
         ]
         told = [f"{words} {_listed(found)}" for found, words in faults if found]
@@ -232,6 +257,14 @@ class _Checks:
         listed = repeats if isinstance(repeats, dict) else {}
         unused = sorted(set(listed) - set(self.rollouts) - {DEFAULT})
         return [f"num_repeats lists agents that no row uses: {_listed(unused)}"] if unused else []
+
+
+def _rendering_fault(prompt: PromptConfig, row: Row) -> str:
+    try:
+        prompt.render(row)
+    except (ValueError, TypeError) as error:  # a format such as {price:.2f} on a text
+        return str(error)
+    return ""
 
 
 def _extra_body_ok(row: Row, overrides: JsonObject) -> bool:

@@ -10,6 +10,7 @@ from rollmill.errors import RollmillError, is_retryable
 
 _BOUNDARIES: tuple[Boundary, ...] = ("agent", "model", "resources", "collector")
 _KEYS = (rows.TASK_INDEX, rows.ROLLOUT_INDEX, rows.AGENT_REF)
+_FAILURE_MARKS = (rows.FAILURE_CLASS, rows.FAILURE_TERMINAL, rows.NO_PERSIST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +61,15 @@ def read_outcome(assignment: Assignment, body: bytes) -> Completed | Failed:
         return _wrong("invalid-answer", "the agent's answer is not valid JSON")
     if not isinstance(row, dict):
         return _wrong("invalid-answer", "the agent's answer is not a JSON object")
-    complete = all(name in row for name in _KEYS)
-    if not complete:
-        row = {**row, **{name: assignment.row[name] for name in _KEYS if name not in row}}
+    dropped = {name: assignment.row[name] for name in _KEYS if row.get(name) is None}
+    row |= dropped
     if not _same_key(row, assignment.key):
         return _wrong("wrong-row", f"the agent answered with the row of another rollout than {assignment.key}")
-    if row.get(rows.FAILURE_CLASS) or row.get(rows.NO_PERSIST):
+    if any(row.get(name) for name in _FAILURE_MARKS):
         return _classified(row)
     if not valid_reward(row.get(rows.REWARD)):
         return _wrong("invalid-reward", f"the reward must be a finite number, got {row.get(rows.REWARD)!r:.100}")
-    line = body if complete and b"\n" not in body else dumps(row)
+    line = dumps(row) if dropped or b"\n" in body else body
     return Completed(row, line)
 
 
@@ -105,7 +105,7 @@ def failure_line(assignment: Assignment, attempt: int, failed: Failed) -> bytes:
 
 
 def _classified(row: Row) -> Failed:
-    name = str(row.get(rows.FAILURE_CLASS) or "not-persisted")
+    name = str(row.get(rows.FAILURE_CLASS) or "unclassified")
     terminal = bool(row.get(rows.FAILURE_TERMINAL))
     persist = not row.get(rows.NO_PERSIST)
     failure = Failure(

@@ -65,16 +65,27 @@ def load_prompt(path: str | Path) -> PromptConfig:
         raise InputError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: a prompt config is a mapping with 'user' and, if wanted, 'system'")
+    return parse_prompt(value, where=str(path))
+
+
+def parse_prompt(value: JsonObject, *, where: str) -> PromptConfig:
+    """Validate a prompt config.
+
+    Raises:
+        InputError: lists every fault, after `where`.
+    """
     try:
         return PromptConfig.model_validate(value)
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in error.errors(include_url=False)]
-        raise InputError(f"{path}: {'; '.join(faults)}") from None
+        raise InputError(f"{where}: {'; '.join(faults)}") from None
 
 
 def _template_fields(template: str) -> set[str]:
-    names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
-    wrong = sorted(name for name in names if not name.isidentifier())
+    fields = [(name, spec) for _, name, spec, _ in string.Formatter().parse(template) if name is not None]
+    names = {name for name, _ in fields}
+    nested = {f"{name}:{spec}" for name, spec in fields if "{" in (spec or "")}
+    wrong = sorted(nested | {name for name in names if not name.isidentifier()})
     if wrong:
         shown = ", ".join("{" + name + "}" for name in wrong)
         raise ValueError(f"only plain field names are allowed, got {shown}; write {{{{ and }}}} for literal braces")

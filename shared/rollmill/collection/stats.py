@@ -1,3 +1,4 @@
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,8 +15,13 @@ class _Agent:
     reward: float = 0.0
 
     def view(self) -> AgentProgress:
-        mean = self.reward / self.completed if self.completed else None
+        mean = _mean(self.reward, self.completed)
         return AgentProgress(expected=self.expected, completed=self.completed, failed=self.failed, mean_reward=mean)
+
+
+def _mean(total: float, count: int) -> float | None:
+    """None also when finite rewards add up to more than a float holds: JSON has no infinity."""
+    return total / count if count and math.isfinite(total) else None
 
 
 @dataclass(slots=True)
@@ -83,14 +89,14 @@ class RunStats:
             concurrency=concurrency,
             rate_per_second=round(rate, 3),
             eta_seconds=round(left / rate, 1) if rate and left and self._ended is None else None,
-            mean_reward=reward / completed if completed else None,
+            mean_reward=_mean(reward, completed),
             agents=agents,
         )
 
     def _rate(self) -> float:
         if self._started is None:
             return 0.0
-        seconds = (self._ended or self.clock()) - self._started
+        seconds = (self.clock() if self._ended is None else self._ended) - self._started
         return self._settled_now / seconds if seconds > 0 else 0.0
 
     def _agent(self, name: str) -> _Agent:

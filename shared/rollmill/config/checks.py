@@ -96,7 +96,8 @@ def _understand(
         yield Fault(dotted("services", name, "settings.name"), "a service is called by its key under `services`")
     values = {key: value for key, value in settings.items() if key != "name"}
     yield from model_faults(definition.settings_type, values, "services", name, "settings", what="setting")
-    return Service(kind, definition, settings)
+    # What the service itself says wins, so that a wrong `kind` is not told again wherever the service is named.
+    return Service(definition.kind or kind, definition, settings)
 
 
 def _reference_faults(name: str, service: Service, services: Mapping[str, Service]) -> Iterator[Fault]:

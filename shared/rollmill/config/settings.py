@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Self, get_args, get_origin
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
@@ -53,8 +53,8 @@ class ServiceSettings(BaseModel):
         """
         env = os.environ if environ is None else environ
         values = _file_values(env.get(SETTINGS_FILE))
-        for name in cls.model_fields:
-            raw = _env_value(env, ENV_PREFIX + name.upper())
+        for name, info in cls.model_fields.items():
+            raw = _env_value(env, ENV_PREFIX + name.upper(), structured=_is_structured(info.annotation))
             if raw is not None:
                 values[name] = raw
         return cls.parse(values, where="environment")
@@ -95,14 +95,19 @@ def _file_values(path: str | None) -> JsonObject:
     return values
 
 
-def _env_value(env: Mapping[str, str], variable: str) -> JsonValue:
+def _is_structured(annotation: object) -> bool:
+    """Whether a field takes a list or mapping, which a variable can only hold as JSON text."""
+    return any(get_origin(part) in (list, dict) for part in (annotation, *get_args(annotation)))
+
+
+def _env_value(env: Mapping[str, str], variable: str, *, structured: bool) -> JsonValue:
     raw = env.get(variable)
     if raw is None and (path := env.get(f"{variable}_FILE")):
         try:
             raw = Path(path).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigError(f"{variable}_FILE={path}: {error.strerror}") from None
-    if raw is None or raw[:1] not in ("[", "{"):
+    if raw is None or not structured or raw[:1] not in ("[", "{"):
         return raw
     try:
         return orjson.loads(raw)

@@ -6,6 +6,7 @@ A topology is checked as a whole before anything starts, so it has to know which
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, NamedTuple, TypeAlias, Union, get_args, get_origin
 
@@ -25,6 +26,16 @@ class ServiceRef:
 
     kind: Kind | None = None
     """The kind that the named service must have; None allows any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incidental:
+    """This setting says where or how fast something runs, not what it does: a run may be resumed with another."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """This setting is a path, or a list of paths; in a topology they are relative to its file."""
 
 
 class Reference(NamedTuple):
@@ -52,6 +63,38 @@ def references(settings_type: type[BaseModel], values: Mapping[str, JsonValue]) 
 def secret_paths(settings_type: type[BaseModel], values: Mapping[str, JsonValue]) -> set[ValuePath]:
     """Find the values that the settings class declares as `SecretStr` or `SecretBytes`."""
     return {path for path, _, annotation in _places(settings_type, dict(values), ()) if _is_secret(annotation)}
+
+
+def incidental_paths(settings_type: type[BaseModel], values: Mapping[str, JsonValue]) -> set[ValuePath]:
+    """Find the values that do not count when two configurations are compared: secrets and incidental ones."""
+    return secret_paths(settings_type, values) | {path for path, _ in _marked(settings_type, values, Incidental)}
+
+
+def with_absolute_files(settings_type: type[BaseModel], values: Mapping[str, JsonValue], folder: Path) -> JsonObject:
+    """Return settings whose file paths start at `folder` instead of the working directory."""
+    places = {
+        (*path, *below): str(folder / text)
+        for path, value in _marked(settings_type, values, FileRef)
+        for below, text in texts(value)
+    }
+    replaced: JsonObject = _replaced(dict(values), (), places)
+    return replaced
+
+
+def _replaced(value: JsonValue, path: ValuePath, places: Mapping[ValuePath, str]) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _replaced(item, (*path, key), places) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, (*path, index), places) for index, item in enumerate(value)]
+    return places.get(path, value)
+
+
+def _marked(
+    settings_type: type[BaseModel], values: Mapping[str, JsonValue], mark_type: type
+) -> Iterator[tuple[ValuePath, JsonValue]]:
+    for path, value, annotation in _places(settings_type, dict(values), ()):
+        if any(isinstance(mark, mark_type) for mark in getattr(annotation, "__metadata__", ())):
+            yield path, value
 
 
 def texts(value: JsonValue, path: ValuePath = ()) -> Iterator[tuple[ValuePath, str]]:

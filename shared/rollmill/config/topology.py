@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import get_args
 
 from rollmill.config.checks import Service, absolute_path, content_faults, loop_faults, service_edges
-from rollmill.config.faults import Expanded, Fault, config_error, did_you_mean, dotted, model_faults
+from rollmill.config.faults import Fault, config_error, did_you_mean, dotted, model_faults
 from rollmill.config.loading import find_service
 from rollmill.config.settings import ServiceSettings
-from rollmill.config.settings_refs import ValuePath, secret_paths
+from rollmill.config.settings_refs import ValuePath, incidental_paths, with_absolute_files
 from rollmill.config.specs import DatasetSpec, ServiceSpec, Topology, TopologyKind
 from rollmill.config.yaml_source import YamlDocument, read_yaml
 from rollmill.contracts.json import JsonObject, JsonValue, canonical
@@ -26,6 +26,7 @@ __all__ = [
     "load_topology",
     "parse_topology",
     "service_settings",
+    "service_values",
     "startup_order",
     "topology_digest",
 ]
@@ -68,8 +69,8 @@ def parse_topology(
     return Topology.model_validate({**document.value, "datasets": datasets, "source": source})
 
 
-def service_settings(topology: Topology, name: str) -> ServiceSettings:
-    """Return the settings of one service, as its own settings class and with its name filled in.
+def service_values(topology: Topology, name: str) -> JsonObject:
+    """Return the settings of one service as plain values: its name filled in, its files absolute. Holds secrets.
 
     Raises:
         ConfigError: there is no such service, or its settings are wrong.
@@ -82,7 +83,14 @@ def service_settings(topology: Topology, name: str) -> ServiceSettings:
     values = {**spec.settings, "name": name}
     if faults := list(model_faults(settings_type, values, "services", name, "settings", what="setting")):
         raise config_error(faults, topology.source)
-    return settings_type.model_validate(values)
+    folder = topology.source.absolute().parent if topology.source else Path.cwd()
+    return with_absolute_files(settings_type, values, folder)
+
+
+def service_settings(topology: Topology, name: str) -> ServiceSettings:
+    """Return the settings of one service as its own settings class; errors as in `service_values`."""
+    values = service_values(topology, name)
+    return find_service(topology.services[name].use).settings_type.model_validate(values)
 
 
 def startup_order(topology: Topology) -> list[str]:
@@ -91,7 +99,8 @@ def startup_order(topology: Topology) -> list[str]:
     Raises:
         ConfigError: the services need each other in a loop, or one cannot be found.
     """
-    services = _services_of(topology)
+    specs = topology.services.items()
+    services = {name: Service(spec.kind, find_service(spec.use), spec.settings) for name, spec in specs}
     if loops := list(loop_faults(services)):
         raise config_error(loops, topology.source)
     edges = service_edges(services)
@@ -100,35 +109,26 @@ def startup_order(topology: Topology) -> list[str]:
 
 
 def topology_digest(topology: Topology) -> str:
-    """Return a SHA-256, in hexadecimal, of what the topology says; the order of keys does not matter.
+    """Return a SHA-256, in hexadecimal, of which services there are and how each is set.
 
-    Secret settings are left out, and of a setting that comes from the environment only its text in the file counts,
-    so that a digest tells nothing about a secret and stays the same when one is replaced.
+    Two topologies with the same digest give rollouts of the same kind. Secret and incidental settings (such as the
+    address of an engine), replicas and datasets do not count, nor does the order of keys.
     """
-    content: JsonObject = topology.model_dump(mode="json", exclude={"source"})
-    folder = topology.source.parent if topology.source else Path("/")
-    for dataset in content["datasets"]:
-        dataset["path"] = os.path.relpath(dataset["path"], folder)
-    for name, service in _services_of(topology).items():
-        if service.definition:
-            secrets = secret_paths(service.definition.settings_type, service.settings)
-            content["services"][name]["settings"] = _public(service.settings, (), secrets)
+    content: JsonObject = {}
+    for name, spec in topology.services.items():
+        left_out = incidental_paths(find_service(spec.use).settings_type, spec.settings)
+        content[name] = {"kind": spec.kind, "use": spec.use, "settings": _public(spec.settings, (), left_out)}
     return hashlib.sha256(canonical(content)).hexdigest()
 
 
-def _public(value: JsonValue, path: ValuePath, secrets: set[ValuePath]) -> JsonValue:
-    if isinstance(value, Expanded):
-        return value.template
+def _public(value: JsonValue, path: ValuePath, left_out: set[ValuePath]) -> JsonValue:
     if isinstance(value, dict):
-        return {key: _public(item, (*path, key), secrets) for key, item in value.items() if (*path, key) not in secrets}
+        return {
+            key: _public(item, (*path, key), left_out) for key, item in value.items() if (*path, key) not in left_out
+        }
     if isinstance(value, list):
-        return [_public(item, (*path, index), secrets) for index, item in enumerate(value)]
+        return [_public(item, (*path, index), left_out) for index, item in enumerate(value)]
     return value
-
-
-def _services_of(topology: Topology) -> dict[str, Service]:
-    specs = topology.services.items()
-    return {name: Service(spec.kind, find_service(spec.use), spec.settings) for name, spec in specs}
 
 
 def _untold_faults(document: YamlDocument, base_dir: Path) -> list[Fault]:

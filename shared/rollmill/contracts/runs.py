@@ -73,3 +73,32 @@ class RunStatus(WireModel):
     eta_seconds: float | None = None
     mean_reward: float | None = None
     agents: dict[str, AgentProgress] = Field(default_factory=dict)
+
+
+class RunRequest(RunOptions):
+    """Body of `POST /v1/runs` and `POST /collect`."""
+
+    id: str | None = Field(default=None, pattern=RUN_ID_PATTERN)
+    """Chosen by the caller, or made from time and name. The same id with the same content is the same run."""
+    name: str = Field(default="run", max_length=100)
+    """Goes into a made id."""
+    input: str | None = None
+    """Path of a task file inside the data directory."""
+    rows: list[JsonObject] | None = None
+    """The tasks themselves; either these, or `input`, or an uploaded file."""
+    prompt: JsonObject | None = None
+    """A prompt config, `{"user": ..., "system": ...}`."""
+    resume: bool = False
+    """Go on with an interrupted, cancelled or failed run of this id."""
+
+
+class RunList(WireModel):
+    """Answer of `GET /v1/runs`, newest first."""
+
+    runs: list[RunStatus]
+
+
+class RunChange(WireModel):
+    """Body of `PATCH /v1/runs/{id}`."""
+
+    concurrency: int = Field(ge=1, le=MAX_CONCURRENCY)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from rollmill.client.services import ModelClient, ResourcesClient, ResourcesSession
-from rollmill.context import IDEMPOTENCY_HEADER, CallContext, set_context
+from rollmill.context import CallContext, set_context
 from rollmill.contracts import rows
 from rollmill.contracts.json import JsonObject
 from rollmill.errors import RollmillError
@@ -60,27 +60,30 @@ class _Host:
 
     async def _run(self, call: Call) -> Answer:
         row = call.json_object()
-        key = call.headers.get(IDEMPOTENCY_HEADER.encode(), b"").decode("latin-1") or new_id()
-        async with self._episode(row, key) as episode:
+        async with self._episode(row) as episode:
             return json_answer(await self._agent.run(row, episode))
 
     async def _respond(self, call: Call) -> Answer:
         request = call.json_object()
         streamed = bool(request.pop("stream", False))
-        async with self._episode({rows.PARAMS: request}, new_id()) as episode:
+        async with self._episode({rows.PARAMS: request}) as episode:
             response = await self._agent.respond(request, episode)
         return event_stream(_events(response), named=True) if streamed else json_answer(response)
 
     @asynccontextmanager
-    async def _episode(self, row: rows.Row, key: str) -> AsyncIterator[RemoteEpisode]:
-        """Seed a session, and close it whatever happens; a cancelled rollout does not wait for that."""
+    async def _episode(self, row: rows.Row) -> AsyncIterator[RemoteEpisode]:
+        """Seed a session, and close it whatever happens; a cancelled rollout does not wait for that.
+
+        The calls of each episode have keys of their own: under the key of the rollout, its repeat on another agent
+        would be given the tool outputs and the verdict of the first one's session.
+        """
         client = self._runtime.client
         resources = ResourcesClient(client)
         settings = self._agent.settings
         with upstream("resources"):
             session = await resources.seed(settings.resources, row)
         try:
-            yield RemoteEpisode(ModelClient(client), resources, session, model_name=settings.model, key=key)
+            yield RemoteEpisode(ModelClient(client), resources, session, model_name=settings.model, key=new_id())
         finally:
             if not session.closed:
                 task = asyncio.create_task(self._close(resources, session))

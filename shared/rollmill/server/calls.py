@@ -7,8 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import structlog
+
 from rollmill.contracts.json import JsonObject, JsonValue, dumps, loads
 from rollmill.errors import InputError, RollmillError, to_problem
+
+log = structlog.get_logger(__name__)
 
 RawHeaders: TypeAlias = Sequence[tuple[bytes, bytes]]
 
@@ -74,7 +78,7 @@ def problem_answer(error: RollmillError, *, instance: str = "") -> Answer:
 def event_stream(events: AsyncIterator[JsonObject], *, named: bool) -> Answer:
     """Answer with server-sent events; `named` ones carry their `type` as event name (Responses API style).
 
-    An error after the first byte becomes a last event of type `error`; Chat Completions streams, which are not
+    Any error after the first byte becomes a last event of type `error`; Chat Completions streams, which are not
     named, end with `[DONE]`.
     """
     return Answer(headers=_EVENTS, stream=_sse(events, named))
@@ -86,12 +90,20 @@ async def _sse(events: AsyncIterator[JsonObject], named: bool) -> AsyncIterator[
             prefix = b"event: " + str(event.get("type", "message")).encode() + b"\n" if named else b""
             yield prefix + b"data: " + dumps(event) + b"\n\n"
     except RollmillError as error:
-        prefix = b"event: error\n" if named else b""
-        body = {"type": "error", "code": error.slug, "message": error.detail, "error": to_problem(error)}
-        yield prefix + b"data: " + dumps(body) + b"\n\n"
+        yield _error_event(error, named)
+        return
+    except Exception:
+        log.exception("stream_failed")
+        yield _error_event(RollmillError("the service failed; its log has the request id"), named)
         return
     if not named:
         yield b"data: [DONE]\n\n"
+
+
+def _error_event(error: RollmillError, named: bool) -> bytes:
+    prefix = b"event: error\n" if named else b""
+    body = {"type": "error", "code": error.slug, "message": error.detail, "error": to_problem(error)}
+    return prefix + b"data: " + dumps(body) + b"\n\n"
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]

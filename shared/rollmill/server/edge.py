@@ -6,7 +6,8 @@ Hot routes are answered right here from a table; everything else goes on to Fast
 import asyncio
 import hmac
 import math
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -67,26 +68,33 @@ class Edge:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = headers.get(REQUEST_ID_HEADER.encode(), b"").decode("latin-1")[:128] or new_id()
+        sending = _Sending(send, request_id)
         token = None
         self.in_flight += 1
         try:
             token = set_context(self._admit(scope, headers, request_id))
             route = self._routes.get((scope["method"], scope["path"]))
             if route is None:
-                await self._pass_on(scope, receive, send, request_id)
-                return
-            answer = await self._answer(route, headers, scope, receive)
+                await self._pass_on(scope, receive, sending)
+            else:
+                await self._serve(route, headers, scope, receive, sending)
         except RollmillError as error:
-            answer = problem_answer(error, instance=scope["path"])
-        except Exception:
-            log.exception("request_failed", path=scope["path"], request_id=request_id)
-            answer = problem_answer(RollmillError("the service failed; its log has the request id"))
+            await sending.problem(error, instance=scope["path"])
+        except Exception as error:
+            await self._failed(error, sending, scope["path"])
         finally:
             self.in_flight -= 1
             if token is not None:
                 reset_context(token)
-        if answer is not None:
-            await _send(answer, send, request_id)
+
+    @staticmethod
+    async def _failed(error: Exception, sending: "_Sending", path: str) -> None:
+        if sending.complete:
+            return  # Starlette raises again what it has answered and logged
+        log.error("request_failed", path=path, request_id=sending.request_id, exc_info=error)
+        if sending.started:
+            raise error  # the server breaks the connection, so that the client sees a torn answer
+        await sending.problem(RollmillError("the service failed; its log has the request id"))
 
     def _admit(self, scope: Scope, headers: dict[bytes, bytes], request_id: str) -> CallContext:
         if scope["path"] in OPEN_PATHS:
@@ -99,31 +107,37 @@ class Edge:
         context.remaining()
         return context
 
-    async def _answer(
-        self, route: HotRoute, headers: dict[bytes, bytes], scope: Scope, receive: Receive
-    ) -> Answer | None:
+    async def _serve(
+        self, route: HotRoute, headers: dict[bytes, bytes], scope: Scope, receive: Receive, sending: "_Sending"
+    ) -> None:
         call = Call(scope["path"], headers, await self._read(headers, receive))
         key = headers.get(IDEMPOTENCY_HEADER.encode(), b"").decode("latin-1") if route.keyed else ""
         key = key and f"{route.path} {key}"
         if route.watched and IN_PROCESS not in scope.get("extensions", ()):
-            return await self._watched(route, call, key, receive)
-        return await self._bounded(route, call, key)
+            async with self._watched(key, receive, sending):
+                await sending.answer(await self._bounded(route, call, key))
+        else:
+            await sending.answer(await self._bounded(route, call, key))
 
     async def _bounded(self, route: HotRoute, call: Call, key: str) -> Answer:
         deadline = _deadline(call.headers)
         seconds = self._settings.request_timeout_seconds
         if deadline is not None:
             seconds = CallContext(deadline=deadline).remaining() or seconds
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds):
+            async with limit:
                 if key:
                     return await self._kept.once(key, lambda: route.handler(call))
                 return await route.handler(call)
         except TimeoutError:
+            if not limit.expired():
+                raise  # the handler's own
             raise DeadlineError(f"{route.path} did not finish within {seconds:.1f} s") from None
 
-    async def _watched(self, route: HotRoute, call: Call, key: str, receive: Receive) -> Answer | None:
-        """Run the handler in this task and cancel it when the client leaves and no retry joined meanwhile."""
+    @asynccontextmanager
+    async def _watched(self, key: str, receive: Receive, sending: "_Sending") -> AsyncIterator[None]:
+        """Cancel the block when the client leaves, also amid a stream, and no retry joined meanwhile."""
         worker = asyncio.current_task()
         left = False
 
@@ -132,19 +146,18 @@ class Edge:
             while (await receive())["type"] != "http.disconnect":
                 pass
             if key:
-                await self._kept.until_alone(key, DISCONNECT_GRACE_SECONDS)
-            left = True
-            if worker is not None:
+                await self._kept.until_alone(key, worker, DISCONNECT_GRACE_SECONDS)
+            if worker is not None and not sending.complete:
+                left = True
                 worker.cancel()
 
         watcher = asyncio.create_task(watch())
         try:
-            return await self._bounded(route, call, key)
+            yield
         except asyncio.CancelledError:
             if not left or worker is None or worker.uncancel() > 0:
                 raise
-            log.info("client_left", path=route.path)
-            return None
+            log.info("client_left", request_id=sending.request_id)
         finally:
             watcher.cancel()
 
@@ -152,6 +165,7 @@ class Edge:
         limit = self._settings.max_body_bytes
         _check_length(headers, limit)
         message = await receive()
+        _check_present(message)
         body: bytes = message.get("body", b"")
         if not message.get("more_body"):
             return self._within(body, limit)
@@ -159,6 +173,7 @@ class Edge:
         size = len(body)
         while message.get("more_body"):
             message = await receive()
+            _check_present(message)
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             if size > limit:
@@ -171,7 +186,7 @@ class Edge:
             raise _too_large(limit)
         return body
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+    async def _pass_on(self, scope: Scope, receive: Receive, sending: "_Sending") -> None:
         limit = self._settings.max_body_bytes
         _check_length(dict(scope["headers"]), limit)
         size = 0
@@ -184,12 +199,51 @@ class Edge:
                 raise _too_large(limit)
             return message
 
-        async def tagged(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), _id_header(request_id)]
-            await send(message)
+        await self._app(scope, limited, sending)
 
-        await self._app(scope, limited, tagged)
+
+class _Sending:
+    """Sends one answer: adds the request id, and knows how far it got."""
+
+    __slots__ = ("_send", "complete", "request_id", "started")
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self.request_id = request_id
+        self.started = False
+        self.complete = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send one ASGI message."""
+        if message["type"] == "http.response.start":
+            self.started = True
+            message["headers"] = [*message.get("headers", ()), _id_header(self.request_id)]
+        await self._send(message)
+        self.complete = message["type"] == "http.response.body" and not message.get("more_body")
+
+    async def answer(self, answer: Answer) -> None:
+        """Send a whole answer."""
+        headers = list(answer.headers)
+        if answer.stream is None:
+            headers.append((b"content-length", str(len(answer.body)).encode()))
+            await self({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await self({"type": "http.response.body", "body": answer.body})
+            return
+        await self({"type": "http.response.start", "status": answer.status, "headers": headers})
+        async for chunk in answer.stream:
+            await self({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self({"type": "http.response.body", "body": b""})
+
+    async def problem(self, error: RollmillError, *, instance: str = "") -> None:
+        """Send the problem document of an error, or raise it when part of an answer is out already."""
+        if self.started:
+            raise error
+        await self.answer(problem_answer(error, instance=instance))
+
+
+def _check_present(message: Message) -> None:
+    if message["type"] == "http.disconnect":
+        raise InputError("the client left before its request was complete")
 
 
 def _deadline(headers: dict[bytes, bytes]) -> float | None:
@@ -217,16 +271,3 @@ def _too_large(limit: int) -> PayloadTooLargeError:
 
 def _id_header(request_id: str) -> tuple[bytes, bytes]:
     return REQUEST_ID_HEADER.encode(), request_id.encode("latin-1", "replace")
-
-
-async def _send(answer: Answer, send: Send, request_id: str) -> None:
-    headers = [*answer.headers, _id_header(request_id)]
-    if answer.stream is None:
-        headers.append((b"content-length", str(len(answer.body)).encode()))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
-        return
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    async for chunk in answer.stream:
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})

@@ -46,6 +46,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """An error of the router itself: `about:blank`, so that a wrong path is not mistaken for a missing thing."""
     if not isinstance(error, HTTPException):
         raise error
+    if isinstance(error.__cause__, RollmillError):  # FastAPI hides what went wrong while it read the body
+        return await _rollmill_error(request, error.__cause__)
     body = {
         "type": "about:blank",
         "title": str(error.detail),

@@ -34,11 +34,12 @@ class Registrar:
     async def run(self) -> None:
         """Renew until cancelled."""
         while True:
+            self._wake.clear()  # before the heartbeat: a change during it asks for another one
             try:
                 await self._renew()
                 self._failing = False
                 pause = self._lease_seconds / HEARTBEATS_PER_LEASE
-            except RollmillError as error:
+            except (RollmillError, ValueError) as error:  # ValueError: the answer is no lease
                 self._report(error)
                 pause = RETRY_SECONDS * random.uniform(0.5, 1.5)
             await self._pause(pause)
@@ -105,14 +106,13 @@ class Registrar:
         return f"/{self.runtime.settings.name}/{self._instance}"
 
     async def _pause(self, seconds: float) -> None:
-        self._wake.clear()
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
         except TimeoutError:
             pass
 
-    def _report(self, error: RollmillError) -> None:
+    def _report(self, error: Exception) -> None:
         if not self._failing:
             log.warning("registration_failed", head=self.runtime.settings.head_url, error=str(error))
         self._failing = True

@@ -13,7 +13,7 @@ from rollmill.context import SESSION_HEADER
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.contracts.rows import Row
-from rollmill.errors import InputError, RollmillError, SessionNotFoundError
+from rollmill.errors import InputError, RollmillError, SessionNotFoundError, ToolError, ToolFailedError
 from rollmill.server.aggregation import aggregate_route
 from rollmill.server.app import ServiceApp, build_app
 from rollmill.server.background import background
@@ -21,7 +21,7 @@ from rollmill.server.calls import Answer, Call, HotRoute, RawHeaders, json_answe
 from rollmill.server.resources import Resources
 from rollmill.server.runtime import Runtime
 from rollmill.server.sessions import Session, SessionSigner, SessionStore
-from rollmill.server.tools import Tool, ToolError, ToolFailedError, declared_tools
+from rollmill.server.tools import Tool, declared_tools
 
 log = structlog.get_logger(__name__)
 
@@ -137,8 +137,7 @@ class _Host:
             if not session_id:
                 await self._end(session)
             raise
-        if close:
-            self._sessions.pop(session.id)
+        if not session_id or (close and self._sessions.pop(session.id) is not None):
             await self._end(session)
         headers = ((_CLOSE_HEADER, b"1"),) if close and session_id else ()
         return json_answer(verdict.merged_into(row), headers=headers)

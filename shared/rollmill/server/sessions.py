@@ -97,12 +97,13 @@ class SessionStore:
         """Remove a session; None when it is not open."""
         return self._sessions.pop(session_id, None)
 
-    def take_idle(self) -> Iterator[Session]:
-        """Remove and yield every session that was not used for the idle time."""
+    def take_idle(self) -> list[Session]:
+        """Remove and return every session that was not used for the idle time."""
         horizon = self._clock() - self._idle_seconds
-        for session in [s for s in self._sessions.values() if s.last_used < horizon]:
+        idle = [s for s in self._sessions.values() if s.last_used < horizon]
+        for session in idle:  # all at once: others may be closed while the caller ends these
             del self._sessions[session.id]
-            yield session
+        return idle
 
     def take_all(self) -> Iterator[Session]:
         """Remove and yield every session, for shutdown."""

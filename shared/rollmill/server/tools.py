@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from rollmill.contracts.json import JsonObject, JsonValue, dumps
-from rollmill.errors import InputError, RollmillError
+from rollmill.errors import InputError
+from rollmill.errors import ToolError as ToolError
 from rollmill.server.sessions import Session
 
 _MARK = "__rollmill_tool__"
@@ -23,18 +24,6 @@ RESERVED_NAMES = frozenset(
 )
 
 ToolMethod = TypeVar("ToolMethod", bound=Callable[..., Awaitable[JsonValue]])
-
-
-class ToolError(RollmillError):
-    """Raised by a tool to tell the model what it did wrong; the rollout goes on."""
-
-    slug, title, status = "tool-error", "Tool error", 400
-
-
-class ToolFailedError(RollmillError):
-    """A tool's own code broke. The model is told so without internals, and the rollout goes on."""
-
-    slug, title, status = "tool-failed", "Tool failed", 500
 
 
 class _Arguments(BaseModel):
@@ -130,6 +119,8 @@ def _describe(name: str, method: Callable[..., Awaitable[JsonValue]]) -> Tool:
     fields: dict[str, Any] = {}
     takes_session = False
     for parameter in inspect.signature(method).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise TypeError(f"tool {name!r}: parameter {parameter.name!r} cannot be passed by its name")
         if parameter.name == "session":
             takes_session = True
             continue

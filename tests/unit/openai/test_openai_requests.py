@@ -117,6 +117,12 @@ def test_refusals_survive_both_ways() -> None:
     assert responses_request_to_chat(chat_request_to_responses(chat)) == chat
 
 
+def test_an_assistant_message_that_says_nothing_stays_a_turn() -> None:
+    chat = {"messages": [{"role": "assistant", "content": ""}, {"role": "user", "content": "?"}]}
+
+    assert responses_request_to_chat(chat_request_to_responses(chat)) == chat
+
+
 def test_token_ids_ride_on_the_last_item_of_a_turn() -> None:
     tokens = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}
     made = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}

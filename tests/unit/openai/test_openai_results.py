@@ -284,7 +284,7 @@ def test_a_completion_survives_the_way_to_a_response_and_back(
     text: str | None, reasoning: str | None, calls: list[JsonObject], finish: str
 ) -> None:
     finish = "tool_calls" if calls and finish == "stop" else finish
-    message = {"role": "assistant", "content": text if text or calls else "", "refusal": None}
+    message: JsonObject = {"role": "assistant", "content": text if text or calls else "", "refusal": None}
     message |= {"reasoning_content": reasoning} if reasoning else {}
     message |= {"tool_calls": calls} if calls else {}
     before = completion(message, finish=finish)

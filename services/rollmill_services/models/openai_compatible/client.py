@@ -87,15 +87,7 @@ class EngineClient:
         async def send(engine: Engine, seconds: float) -> JsonObject:
             with engine.busy():
                 response = await self._request(engine, path, payload, seconds)
-                try:
-                    raw = await response.read()
-                except _BROKEN as error:
-                    fault = engine.faults.of_exception(error, timeout_seconds=seconds)
-                else:
-                    return engine.faults.parse(raw, expect=expect)
-                finally:
-                    response.release()
-            raise fault  # outside the handler: what aiohttp raises holds the request's headers
+                return engine.faults.parse(await _read(engine, response, seconds), expect=expect)
 
         return await self._retried(send)
 
@@ -110,7 +102,7 @@ class EngineClient:
         async def send(engine: Engine, seconds: float) -> tuple[Engine, aiohttp.ClientResponse]:
             response = await self._request(engine, path, payload, seconds)
             if response.content_type != "text/event-stream":
-                raw = await response.read()
+                raw = await _read(engine, response, seconds)
                 raise engine.faults.unusable("did not answer with a stream of events", raw)
             return engine, response
 
@@ -133,10 +125,8 @@ class EngineClient:
 
     async def _request(self, engine: Engine, path: str, payload: bytes, seconds: float) -> aiohttp.ClientResponse:
         """Send one request and return the answer once its status is known to be 200."""
-        if self._session is None:
-            raise NotReadyError("the model service is not started")
         try:
-            response = await self._session.post(engine.base_url + path, data=payload, allow_redirects=False)
+            response = await self._opened().post(engine.base_url + path, data=payload, allow_redirects=False)
         except _BROKEN as error:
             fault = engine.faults.of_exception(error, timeout_seconds=seconds)
         else:
@@ -144,6 +134,11 @@ class EngineClient:
                 return response
             fault = await self._refusal(engine, response)
         raise fault
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise NotReadyError("the model service is not started")
+        return self._session
 
     async def _refusal(self, engine: Engine, response: aiohttp.ClientResponse) -> RollmillError:
         try:
@@ -156,6 +151,7 @@ class EngineClient:
 
     async def _retried(self, send: Callable[[Engine, float], Awaitable[T]]) -> T:
         """Attempt until it works, cannot work, or the bounds of attempts or time are reached."""
+        self._opened()
         seconds = get_context().sooner(self._settings.timeout_seconds).remaining() or 0.0
         clock = asyncio.get_running_loop().time
         deadline = clock() + seconds
@@ -185,3 +181,13 @@ class EngineClient:
             return 0.0
         ceiling = min(settings.retry_cap_seconds, settings.retry_base_seconds * 2 ** (attempt - 1))
         return random.uniform(0.0, ceiling) + (fault.retry_after or 0.0)
+
+
+async def _read(engine: Engine, response: aiohttp.ClientResponse, seconds: float) -> bytes:
+    try:
+        return await response.read()
+    except _BROKEN as error:
+        fault = engine.faults.of_exception(error, timeout_seconds=seconds)
+    finally:
+        response.release()
+    raise fault  # outside the handler: what aiohttp raises holds the request's headers

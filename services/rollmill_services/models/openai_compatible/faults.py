@@ -76,7 +76,7 @@ class Faults:
         if isinstance(error, aiohttp.ClientConnectorError):
             return ConnectError(self._clean(f"{self._host}: {error.os_error}"), service=service)
         if isinstance(error, TimeoutError):
-            return UpstreamTimeoutError(f"{self._host}: no answer within {timeout_seconds:g} s", service=service)
+            return UpstreamTimeoutError(f"{self._host}: no answer within {timeout_seconds:.1f} s", service=service)
         return ConnectionLostError(f"{self._host}: the connection broke: {type(error).__name__}", service=service)
 
     def unusable(self, what: str, body: bytes = b"") -> UpstreamError:

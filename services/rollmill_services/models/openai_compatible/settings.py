@@ -1,9 +1,10 @@
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator
 
 from rollmill.config.settings import ServiceSettings
+from rollmill.config.settings_refs import Incidental
 from rollmill.contracts.json import JsonObject
 
 _BASE_URL = re.compile(r"https?://[^/\s@?#]+(/[^\s?#]*)?")
@@ -15,7 +16,7 @@ class OpenAICompatibleSettings(ServiceSettings):
     # The api key is an input too: a refused value must not be shown.
     model_config = ConfigDict(hide_input_in_errors=True)
 
-    base_url: str | list[str]
+    base_url: Annotated[str | list[str], Incidental()]
     """Where the engine's API is, usually ending in `/v1`. Several are replicas of one engine."""
     api_key: SecretStr | None = None
     """Sent as bearer token; empty means none."""
@@ -23,14 +24,14 @@ class OpenAICompatibleSettings(ServiceSettings):
     """Replaces the `model` of every request; empty keeps the request's own."""
     upstream: Literal["responses", "chat"] = "chat"
     """Which API the engine is asked through; callers may use either."""
-    timeout_seconds: float = Field(default=600.0, gt=0)
+    timeout_seconds: Annotated[float, Incidental()] = Field(default=600.0, gt=0)
     """Longest time for one answer, retries included; for a stream, until it begins and between its parts."""
-    connect_timeout_seconds: float = Field(default=10.0, gt=0)
-    max_retries: int = Field(default=3, ge=0, le=20)
+    connect_timeout_seconds: Annotated[float, Incidental()] = Field(default=10.0, gt=0)
+    max_retries: Annotated[int, Incidental()] = Field(default=3, ge=0, le=20)
     """How often one request is sent again after an overload, a server error or a broken connection."""
-    retry_base_seconds: float = Field(default=0.5, ge=0)
+    retry_base_seconds: Annotated[float, Incidental()] = Field(default=0.5, ge=0)
     """Upper end of the first random delay; it doubles with each retry."""
-    retry_cap_seconds: float = Field(default=20.0, ge=0)
+    retry_cap_seconds: Annotated[float, Incidental()] = Field(default=20.0, ge=0)
     """Upper end of every random delay."""
     extra_body: JsonObject = Field(default_factory=dict)
     """Fields added to each request that does not set them itself."""

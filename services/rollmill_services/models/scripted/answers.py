@@ -35,13 +35,15 @@ class KnownAnswer:
     """Letters of the task's other options; empty when it has none."""
     skill: float
     """Probability that the model answers this task right."""
+    thinks: bool = True
+    """Whether thoughts may stand before the result; not where the verifier takes the whole response."""
 
     def reply(self, draws: Draws) -> str:
         """Write an answer: thoughts of some length, longer when wrong, and a boxed result."""
         if draws.unit("right") < self.skill:
-            return _written(_box(self.expected), draws, most_thoughts=5)
+            return self._written(_box(self.expected), draws, most_thoughts=5)
         boxed = draws.unit("boxed") >= _UNBOXED_SHARE
-        return _written(_box(self.wrong(draws)) if boxed else "no clear result", draws, most_thoughts=14)
+        return self._written(_box(self.wrong(draws)) if boxed else "I give up.", draws, most_thoughts=14)
 
     def wrong(self, draws: Draws) -> str:
         """Draw a wrong answer: another option, another number, or else that it is unknown."""
@@ -51,6 +53,13 @@ class KnownAnswer:
         if _NUMBER.fullmatch(plain):
             return _other_number(Decimal(plain), draws)
         return "unknown" if self.expected.strip().lower() != "unknown" else "nothing"
+
+    def _written(self, result: str, draws: Draws, *, most_thoughts: int) -> str:
+        if not self.thinks:
+            return result
+        count = draws.whole("length", 1, most_thoughts)
+        thoughts = [draws.pick(f"thought {nth}", _THOUGHTS) for nth in range(count)]
+        return f"{' '.join(thoughts)}\n\n{result}"  # some verifiers take the last line
 
 
 def load_answers(paths: list[str], *, mean_skill: float, seed: int) -> dict[bytes, KnownAnswer]:
@@ -76,7 +85,8 @@ def load_answers(paths: list[str], *, mean_skill: float, seed: int) -> dict[byte
                 continue
             found = True
             skill = Draws(b"task", seed, digest).beta("skill", mean_skill)
-            answers.setdefault(digest, KnownAnswer(expected, _other_letters(row, expected), skill))
+            thinks = field(row, "extraction_mode") != "full_response"
+            answers.setdefault(digest, KnownAnswer(expected, _other_letters(row, expected), skill, thinks))
         if not found:
             raise ConfigError(f"{path}: no task has an `expected_answer`, so the model can answer none of them")
     return answers
@@ -111,14 +121,9 @@ def _text(expected: JsonValue) -> str | None:
 
 def _other_letters(row: Row, expected: str) -> tuple[str, ...]:
     options = field(row, "options")
-    letters = [letter for option in options if isinstance(option, dict) for letter in option] if options else []
+    choices = options if isinstance(options, list) else []
+    letters = [letter for choice in choices for letter in as_object(choice)]
     return tuple(letter for letter in letters if letter.strip().upper() != expected.strip().upper())
-
-
-def _written(result: str, draws: Draws, *, most_thoughts: int) -> str:
-    count = draws.whole("length", 1, most_thoughts)
-    thoughts = [draws.pick(f"thought {nth}", _THOUGHTS) for nth in range(count)]
-    return f"{' '.join(thoughts)}\n\nI end up with {result}."
 
 
 def _box(answer: str) -> str:

@@ -13,7 +13,7 @@ def whole_numbers(text: str) -> list[int]:
 
 
 def fitting_number(schema: JsonObject, said: Iterator[int], *, whole: bool, nth: int = 0) -> float:
-    """Return a number that fits a flat schema: one that was said, else one near the lower bound.
+    """Return a number that fits a flat schema: one that was said, else one near the lower bound, or near 0.
 
     Args:
         schema: its bounds and `multipleOf` are respected.
@@ -25,14 +25,14 @@ def fitting_number(schema: JsonObject, said: Iterator[int], *, whole: bool, nth:
     if chosen is not None:
         return chosen
     candidates = [value for value in _candidates(schema, nth) if not whole or value == int(value)]
-    value = next((value for value in candidates if _fits(schema, value)), 1)
+    value = next((value for value in candidates if _fits(schema, value)), 0)
     return int(value) if whole else value
 
 
 def _candidates(schema: JsonObject, nth: int) -> list[float]:
     step = _number(schema, "multipleOf") or 1
     low, high = _edge(schema, "minimum", "exclusiveMinimum"), _edge(schema, "maximum", "exclusiveMaximum")
-    start = low if low is not None else 1 if high is None else min(1, high)
+    start = low if low is not None else min(0, high or 0)
     first = math.ceil(start / step)
     multiples: list[float] = [(first + offset) * step for offset in (nth, nth + 1, 0, 1, -1)]
     return multiples if low is None or high is None else [*multiples, (low + high) / 2]

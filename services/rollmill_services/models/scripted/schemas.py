@@ -18,9 +18,9 @@ def flattened(schema: JsonValue, root: JsonObject) -> JsonObject:
     for _ in range(_MOST_MERGES):
         if "$ref" in flat:
             flat = _merged(_without(flat, "$ref"), _referenced(str(flat["$ref"]), root))
-        elif parts := flat.get("allOf"):
+        elif parts := _list(flat, "allOf"):
             flat = _merged({**flat, "allOf": parts[1:]}, as_object(parts[0]))
-        elif keyword := next((key for key in ("anyOf", "oneOf") if flat.get(key)), None):
+        elif keyword := next((key for key in ("anyOf", "oneOf") if _list(flat, key)), None):
             flat = _merged(_without(flat, keyword), _first_useful(flat[keyword]))
         else:
             break
@@ -39,8 +39,8 @@ def schema_type(schema: JsonObject) -> str:
 
 def required_properties(schema: JsonObject) -> dict[str, JsonValue]:
     """Return the schemas of the required properties of a flat schema, by name."""
-    properties, names = as_object(schema.get("properties")), schema.get("required")
-    return {name: properties.get(name) for name in names if isinstance(name, str)} if isinstance(names, list) else {}
+    properties = as_object(schema.get("properties"))
+    return {name: properties.get(name) for name in _list(schema, "required") if isinstance(name, str)}
 
 
 def size_limit(schema: JsonObject, keyword: str, default: int, *, most: int) -> int:
@@ -62,10 +62,15 @@ def _first_useful(choices: list[JsonValue]) -> JsonObject:
 
 def _merged(base: JsonObject, part: JsonObject) -> JsonObject:
     merged = {**part, **base}
-    merged |= {key: [*part[key], *base[key]] for key in _CONCATENATED if key in part and key in base}
-    if "properties" in part and "properties" in base:
-        merged["properties"] = {**part["properties"], **base["properties"]}
+    merged |= {key: [*_list(part, key), *_list(base, key)] for key in _CONCATENATED if key in merged}
+    if "properties" in merged:
+        merged["properties"] = as_object(part.get("properties")) | as_object(base.get("properties"))
     return merged
+
+
+def _list(schema: JsonObject, keyword: str) -> list[JsonValue]:
+    value = schema.get(keyword)
+    return value if isinstance(value, list) else []
 
 
 def _without(schema: JsonObject, keyword: str) -> JsonObject:

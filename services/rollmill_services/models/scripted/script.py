@@ -88,7 +88,7 @@ def closing_message(conversation: Conversation) -> JsonObject:
         name = conversation.called[-1] if conversation.called else "tool"
         return text_message(f"The {name} result is: {conversation.output[:_QUOTED_CHARACTERS]}")
     if conversation.text:
-        return text_message(f"I have no tool and no answer for this: {conversation.text[:_QUOTED_CHARACTERS]}")
+        return text_message(f"I have no answer to this: {conversation.text[:_QUOTED_CHARACTERS]}")
     return text_message("There is nothing to answer.")
 
 

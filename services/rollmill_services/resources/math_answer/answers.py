@@ -1,6 +1,6 @@
 import re
 
-from rollmill_services.resources.math_answer.boxed import last_boxed
+from rollmill.grading.boxed import last_boxed
 
 LONGEST_ANSWER = 4_000
 """Characters; a longer answer is compared as text only."""

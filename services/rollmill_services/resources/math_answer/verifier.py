@@ -9,6 +9,7 @@ from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.contracts.services import ReverifyMode
 from rollmill.errors import ConfigError, InputError
+from rollmill.grading.workers import WorkerPool
 from rollmill.server.resources import Resources
 from rollmill.server.sessions import Session
 from rollmill_services.resources.math_answer.answers import (
@@ -19,7 +20,6 @@ from rollmill_services.resources.math_answer.answers import (
     same_text,
     unframed,
 )
-from rollmill_services.resources.math_answer.workers import WorkerPool
 
 _MATH_WORKER = Path(__file__).with_name("math_worker.py")
 

@@ -2,7 +2,7 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-from rollmill_services.resources.mcqa.boxed import Box, last_boxes
+from rollmill.grading.boxed import Box, last_boxes
 from rollmill_services.resources.mcqa.choices import Options, lenient_choice, strict_choice
 
 Extractor: TypeAlias = Callable[[str, Options], str | None]

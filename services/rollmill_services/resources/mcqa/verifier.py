@@ -9,11 +9,11 @@ from rollmill.contracts.json import JsonValue
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.contracts.services import ReverifyMode
 from rollmill.errors import InputError
+from rollmill.grading.workers import WorkerPool
 from rollmill.server.resources import Resources
 from rollmill.server.sessions import Session
 from rollmill_services.resources.mcqa.choices import Options, lenient_choice
 from rollmill_services.resources.mcqa.extract import EXTRACTORS, Extractor
-from rollmill_services.resources.mcqa.workers import WorkerPool
 
 _LONGEST_PATTERN = 500
 _REGEX_WINDOW = 20_000

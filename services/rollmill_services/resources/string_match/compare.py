@@ -18,13 +18,15 @@ def exact_score(answer: str, expected: str) -> float:
 
 def lenient_score(answer: str, expected: str) -> float:
     """Return 1.0 for the same answer in another spelling, 0.98 for a close number, else 0.0."""
+    if not plain(expected):
+        return exact_score(answer, expected)  # nothing but punctuation, which then matters
     if plain(answer) == plain(expected):
         return 1.0
     if max(len(answer), len(expected)) > _LONGEST:
         return 0.0
     said, wanted = plain(without_latex(answer)), plain(without_latex(expected))
     if not said or not wanted:
-        return 0.0
+        return 0.0  # LaTeX of no visible content
     if said == wanted or full_name(said) == full_name(wanted):
         return 1.0
     numeric = _numeric_score(said, wanted)

@@ -1,17 +1,18 @@
 import re
 from collections.abc import Callable
 
-from rollmill_services.resources.string_match.boxed import last_boxed
+from rollmill.grading.boxed import last_boxed
 
 _WINDOW = 100_000
 _FINAL_ANSWER = re.compile(
     r"\bfinal[ \t]{1,4}answer\b[*_`]{0,4}[ \t]{0,4}(?:is\b[ \t]{0,4}:?|[:：]|(?=\n))[*_`]{0,4}\s{0,20}([^\n]*)",
     re.IGNORECASE,
 )
-_WRAPPED = re.compile(
+_WRAPPER = re.compile(
     r"\\{1,2}(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt|bb|cal)|mbox|operatorname|boldsymbol|boxed)"
-    r"\s{0,5}\{(?P<inner>[^{}]*)\}"
+    r"\s{0,5}\{"
 )
+_LONGEST_WRAPPED = 10_000
 _FRAMES = (("**", "**"), ("__", "__"), ("`", "`"), ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 
 
@@ -62,10 +63,20 @@ def bare(answer: str) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    if wrapped := _WRAPPED.fullmatch(text):
-        return wrapped["inner"]
+    if len(text) <= _LONGEST_WRAPPED and (wrapper := _WRAPPER.match(text)) and text.endswith("}"):
+        inner = text[wrapper.end() : -1]
+        return inner if _is_balanced(inner) else text
     for opening, closing in _FRAMES:
         inner = text.removeprefix(opening).removesuffix(closing)
         if inner and len(text) == len(inner) + len(opening) + len(closing) and opening not in inner:
             return inner
     return text
+
+
+def _is_balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False  # the wrapper's own brace closes before the end
+    return depth == 0

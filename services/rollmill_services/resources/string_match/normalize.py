@@ -49,7 +49,7 @@ def _ratio(found: re.Match[str]) -> str:
 
 def _grouped(term: str) -> str:
     term = term.strip()
-    return term if re.fullmatch(r"[\w.]*", term) else f"({term})"
+    return term if re.fullmatch(r"(?:sqrt)?\([^()]*\)|[\w.]*", term) else f"({term})"
 
 
 def _without_outer_quotes(text: str) -> str:

@@ -1,0 +1,15 @@
+from rollmill.artifacts.run_store import RunStore
+from rollmill.server.app import ServiceApp, build_app
+from rollmill_services.profiler.profiler import Profiler
+from rollmill_services.profiler.routes import router
+from rollmill_services.profiler.settings import ProfilerSettings
+from rollmill_services.profiler.slots import Slots
+
+
+def create_app(settings: ProfilerSettings | None = None) -> ServiceApp:
+    """Build the profiler: reward statistics over HTTP."""
+    settings = settings or ProfilerSettings.from_environment()
+    app = build_app(settings, kind="profiler", title="rollmill profiler", routers=[router])
+    app.state.profiler = Profiler(RunStore(settings.data_dir), max_rows=settings.max_rows)
+    app.state.slots = Slots(settings.max_profiles, timeout_seconds=settings.request_timeout_seconds)
+    return app

@@ -1,0 +1,58 @@
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from rollmill.contracts.json import JsonObject
+from rollmill.contracts.problem import problems
+from rollmill.contracts.runs import RUN_ID_PATTERN
+from rollmill_services.profiler.profiler import Profiler
+from rollmill_services.profiler.rendering import render
+from rollmill_services.profiler.requests import REQUEST_BODY, ProfileBody, RunView, View, parse_profile_request
+from rollmill_services.profiler.slots import Slots
+
+router = APIRouter(prefix="/v1", tags=["profile"])
+
+_MEDIA_TYPES: Final = {"json": "application/json", "csv": "text/csv; charset=utf-8"}
+_CSV: Final[dict[int | str, JsonObject]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
+
+
+def get_profiler(request: Request) -> Profiler:
+    """Return the application's profiler."""
+    profiler: Profiler = request.app.state.profiler
+    return profiler
+
+
+def get_slots(request: Request) -> Slots:
+    """Return the application's threads."""
+    slots: Slots = request.app.state.slots
+    return slots
+
+
+RunId = Annotated[str, Path(pattern=RUN_ID_PATTERN)]
+ProfilerDep = Annotated[Profiler, Depends(get_profiler)]
+SlotsDep = Annotated[Slots, Depends(get_slots)]
+
+
+@router.get("/runs/{run_id}/profile", response_model=ProfileBody, responses={**problems(404, 504), **_CSV})
+async def run_profile(
+    run_id: RunId, view: Annotated[RunView, Query()], profiler: ProfilerDep, slots: SlotsDep
+) -> Response:
+    """Profile a run as it stands, also while it goes on."""
+
+    def work() -> bytes:
+        return render(profiler.of_run(run_id, allow_partial=view.allow_partial), view)
+
+    return Response(await slots.run(work), media_type=_MEDIA_TYPES[view.format])
+
+
+@router.post(
+    "/profile", response_model=ProfileBody, responses={**problems(413, 504), **_CSV}, openapi_extra=REQUEST_BODY
+)
+async def profile(request: Request, view: Annotated[View, Query()], profiler: ProfilerDep, slots: SlotsDep) -> Response:
+    """Profile posted rows, or files inside the data directory."""
+    body = await request.body()
+
+    def work() -> bytes:
+        return render(profiler.of_request(parse_profile_request(body)), view)
+
+    return Response(await slots.run(work), media_type=_MEDIA_TYPES[view.format])

@@ -1,0 +1,50 @@
+"""The process of one service that `up` starts: `python -m rollmill.local.serve_process weather --fd 5`.
+
+What it is told in secret comes from its settings file, which only the environment names.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import threading
+
+from rollmill.errors import RollmillError
+
+
+def main() -> None:
+    """Serve the service on the socket that was handed over, until asked to stop."""
+    parser = argparse.ArgumentParser(prog="rollmill.local.serve_process")
+    parser.add_argument("use", help="entry-point name, or module:attribute")
+    parser.add_argument("--fd", type=int, required=True, help="a listening socket")
+    parser.add_argument("--with-parent", action="store_true", help="stop when standard input ends")
+    arguments = parser.parse_args()
+    if arguments.with_parent:
+        threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
+    try:
+        from rollmill.local.serving import serve
+
+        serve(arguments.use, listener=socket.socket(fileno=arguments.fd))
+    except RollmillError as error:
+        _report(error)
+        raise SystemExit(1) from None
+
+
+def _stop_at_end_of_input() -> None:
+    """Wait until the process that holds the other end of the pipe is gone, however it ended."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _report(error: RollmillError) -> None:
+    import structlog
+
+    from rollmill.observability.logging import configure_logging
+
+    configure_logging("INFO", json=True)
+    structlog.get_logger().error("service_failed", detail=error.detail)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Log lines of every process: to stderr, with the request id of the call that is being served, without secrets."""
+
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+import orjson
+import structlog
+
+from rollmill.context import get_context
+from rollmill.contracts.json import JsonObject, JsonValue
+
+MASK: Final = "**********"
+"""Stands for a secret, as pydantic shows one."""
+
+_SECRET_KEY: Final = re.compile(
+    r"(token|api_?key|access_?key|private_?key|authorization|cookie|passw(or)?d|secret|credentials?)$"
+)
+_BEARER: Final = re.compile(r"(?i)\b(bearer)\s+[A-Za-z0-9._~+/=-]{8,}")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_BUT_LINES: Final = re.compile(f"(?![\\n\\t]){_CONTROL.pattern}")
+_MAX_DEPTH: Final = 8
+_OWN_KEYS: Final = ("timestamp", "level", "event", "exception")
+
+_Event = MutableMapping[str, JsonValue]
+
+
+def configure_logging(level: str, *, json: bool, stream: TextIO | None = None) -> None:
+    """Send all logging of this process, also that of libraries, to one stream.
+
+    Call it once at the start of a process; calling it again replaces the former configuration.
+
+    Args:
+        level: DEBUG, INFO, WARNING or ERROR.
+        json: one JSON object a line with UTC timestamps, for services; else text for a person.
+        stream: stderr when None.
+    """
+    number = logging.getLevelNamesMapping()[level]
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, _add_circumstances, _make_safe, _as_json if json else _as_text],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=stream or sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers = [handler for handler in root.handlers if not isinstance(handler, _Bridge)]
+    root.addHandler(_Bridge())
+    root.setLevel(number)
+    logging.getLogger("uvicorn.access").disabled = True
+    # These tell every single request at INFO.
+    for name in ("httpx", "httpcore", "aiohttp.access"):
+        logging.getLogger(name).setLevel(max(number, logging.WARNING))
+
+
+def escape_control(text: str, *, keep_lines: bool = False) -> str:
+    r"""Write control characters and those that reorder text as escapes (`\x1b`), so that none acts on a terminal.
+
+    Args:
+        text: any text.
+        keep_lines: leave newlines and tabs as they are.
+    """
+    return (_CONTROL_BUT_LINES if keep_lines else _CONTROL).sub(lambda match: _escape(match[0]), text)
+
+
+def readable_line(line: str) -> str:
+    """Show one line of a service's JSON log as text for a person; any other line as it is, made harmless."""
+    try:
+        event = orjson.loads(line)
+    except ValueError:
+        event = None
+    if isinstance(event, dict) and "event" in event:
+        return _text(event)
+    return escape_control(line)
+
+
+class _Bridge(logging.Handler):
+    """Gives records of the standard library's logging to structlog, so that there is one format."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = max((known for known in (10, 20, 30, 40, 50) if known <= record.levelno), default=logging.DEBUG)
+        try:
+            log = structlog.get_logger().bind(logger=record.name)
+            log.log(level, record.getMessage(), exc_info=record.exc_info)
+        except Exception:  # what logging itself does: a broken log line must never break its caller
+            self.handleError(record)
+
+
+def _add_circumstances(_: object, __: str, event: _Event) -> _Event:
+    event["timestamp"] = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if request_id := get_context().request_id:
+        event.setdefault("request_id", request_id)
+    error = event.pop("exc_info", None)
+    if error is True:
+        error = sys.exc_info()[1]
+    if isinstance(error, tuple):
+        error = error[1]
+    if isinstance(error, BaseException):
+        event["exception"] = "".join(traceback.format_exception(error)).rstrip()
+    return event
+
+
+def _make_safe(_: object, __: str, event: _Event) -> _Event:
+    return {str(key): _safe(str(key), value, 0) for key, value in event.items()}
+
+
+def _safe(key: str, value: JsonValue, depth: int) -> JsonValue:
+    if _SECRET_KEY.search(key.lower().replace("-", "_")) and value not in (None, ""):
+        return MASK
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else str(value)
+    if depth >= _MAX_DEPTH:
+        return "…"
+    if isinstance(value, Mapping):
+        return {escape_control(str(name)): _safe(str(name), item, depth + 1) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_safe("", item, depth + 1) for item in value]
+    text = _BEARER.sub(lambda match: f"{match[1]} {MASK}", str(value))
+    return escape_control(text, keep_lines=True)
+
+
+def _as_json(_: object, __: str, event: _Event) -> str:
+    first: JsonObject = {key: event[key] for key in _OWN_KEYS[:3] if key in event}
+    return orjson.dumps(first | dict(event)).decode()
+
+
+def _as_text(_: object, __: str, event: _Event) -> str:
+    return _text(event)
+
+
+def _text(event: Mapping[str, JsonValue]) -> str:
+    """`19:38:00 warning  head_unreachable url=http://… error='no connection'`, an exception on lines of its own."""
+    fields = [f"{key}={_shown(value)}" for key, value in event.items() if key not in _OWN_KEYS]
+    time = str(event.get("timestamp", ""))[11:19]
+    line = " ".join([time, f"{event.get('level', '')!s:<8}", escape_control(str(event["event"])), *fields]).strip()
+    exception = event.get("exception")
+    return f"{line}\n{escape_control(str(exception), keep_lines=True)}" if exception else line
+
+
+def _shown(value: JsonValue) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return escape_control(repr(text) if isinstance(value, str) and (not text or re.search(r"[\s='\"]", text)) else text)
+
+
+def _escape(character: str) -> str:
+    named = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+    code = ord(character)
+    return named.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

@@ -1,0 +1,258 @@
+"""The profile of a run, from its files or from rows: what the command line, the profiler and library users share."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollmill.artifacts.files import RunFiles
+from rollmill.artifacts.keys import KeySet
+from rollmill.artifacts.manifest import read_manifest
+from rollmill.artifacts.reader import parse_line
+from rollmill.contracts.json import JsonObject
+from rollmill.contracts.rows import AGENT_REF, COMPONENTS, RESPONSE, REWARD, TASK_INDEX, Row, row_key
+from rollmill.errors import InputError
+from rollmill.metrics.profile import RewardProfile, TaskInputs, profile_table
+from rollmill.metrics.table import KEYS, RolloutTable
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+_CHUNK = 4096
+_OUTCOME = frozenset({RESPONSE, REWARD, COMPONENTS})
+
+
+@dataclass(frozen=True, slots=True)
+class RunTables:
+    """The keys and numbers of a run, and the first input row of each task; nothing else of its rows is kept."""
+
+    inputs: TaskInputs
+    rollouts: RolloutTable
+    expected: int = 0
+    """Rollouts that the run is to have, when that is known; input rows are written only ahead of dispatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSummary:
+    """One agent's rewards, weighing every rollout the same. None stands for what is undefined."""
+
+    agent: str
+    """Empty for rollouts that name no agent."""
+    tasks: int
+    """Tasks with at least one finished rollout."""
+    rollouts: int
+    expected: int
+    """Rollouts that the input rows ask for."""
+    mean: float | None
+    std: float | None
+    """Sample standard deviation over rollouts; 0 for a single one."""
+    minimum: float | None
+    maximum: float | None
+    task_means: list[float]
+    """Mean reward of each task."""
+
+
+class Profile:
+    """The profile of a run as pandas frames, made when first asked for.
+
+    Args:
+        tables: what was read of the run.
+        allow_partial: accept a run with rollouts missing.
+
+    Raises:
+        InputError: duplicate keys, rollouts with no input row, or missing rollouts; shows the first ten keys.
+    """
+
+    def __init__(self, tables: RunTables, *, allow_partial: bool = False) -> None:
+        self._tables = tables
+        self.reward_profile: RewardProfile = profile_table(tables.inputs, tables.rollouts, allow_partial=allow_partial)
+        """The rows of the two profile files, as JSON objects."""
+        unwritten = tables.expected - len(tables.inputs)
+        if unwritten > 0 and not allow_partial:
+            raise InputError(
+                f"{unwritten} of {tables.expected} rollouts were not started yet (a partial profile is possible)"
+            )
+
+    @cached_property
+    def completion(self) -> JsonObject:
+        """How complete the run is. Counts of tasks are over those that were started."""
+        from rollmill.metrics.groups import percent
+
+        found = self.reward_profile.completion
+        done, expected = found["completed_rollouts"], max(found["expected_rollouts"], self._tables.expected)
+        return {
+            **found,
+            "expected_rollouts": expected,
+            "missing_rollouts": expected - done,
+            "reward_profile_completion_pct": percent(done, expected),
+        }
+
+    @cached_property
+    def tasks(self) -> "DataFrame":
+        """One row per task with a finished rollout: `_ng_task_index`, statistics, and how complete the task is."""
+        return _frame(self.reward_profile.iter_tasks(), first=TASK_INDEX, leave_out=("sample", "rollout_infos"))
+
+    @cached_property
+    def agents(self) -> "DataFrame":
+        """One row per agent: its name as `agent`, and statistics over all its rollouts."""
+        entries = ({"agent": entry[AGENT_REF]["name"], **entry} for entry in self.reward_profile.agents)
+        return _frame(entries, first="agent", leave_out=(AGENT_REF,))
+
+    @cached_property
+    def by_agent(self) -> list[AgentSummary]:
+        """The reward of each agent at a glance, by name; also of those with no finished rollout."""
+        joined = self._joined()
+        return [_summary(str(name), group) for name, group in joined.groupby("agent", sort=True)]
+
+    def _joined(self) -> "DataFrame":
+        """One row per input row: task, agent (the input row's, else the rollout's own), whether it is done, reward."""
+        rollouts = self._tables.rollouts.frame()
+        if REWARD not in rollouts:
+            rollouts[REWARD] = float("nan")
+        joined = self._tables.inputs.frame().merge(
+            rollouts[[*KEYS, AGENT_REF, REWARD]], on=KEYS, how="left", suffixes=("", "_own"), indicator="done"
+        )
+        named, own = joined[AGENT_REF].astype(object), joined[f"{AGENT_REF}_own"].astype(object)
+        agent = named.where(named.notna(), own)
+        return joined.assign(agent=agent.where(agent.notna(), ""), done=joined["done"] == "both")
+
+
+def profile(inputs: str | Path, rollouts: str | Path, *, allow_partial: bool = False) -> Profile:
+    """Profile the files of a run, also of one that still goes on; each is read once, line by line.
+
+    Args:
+        inputs: the run's `x_materialized_inputs.jsonl`.
+        rollouts: the run's `x.jsonl`.
+        allow_partial: accept a run with rollouts missing.
+
+    Raises:
+        InputError: a file cannot be read, a line is not a row with its keys, a reward is not finite, keys are
+            duplicate, a rollout has no input row, or (unless partial) rollouts are missing.
+    """
+    return Profile(read_tables(Path(inputs), Path(rollouts)), allow_partial=allow_partial)
+
+
+def read_tables(inputs: Path | None, rollouts: Path) -> RunTables:
+    """Read the files of a run; without inputs, the rollouts stand for them.
+
+    When both belong to one run with a manifest, that says how many rollouts to expect and whether the run still
+    goes on, and a file that is not there yet is empty.
+
+    Raises:
+        InputError: a file cannot be read, or a line is not a row with its keys.
+    """
+    files = RunFiles(rollouts.absolute())
+    if inputs is None:
+        return standing_in(read_finished(rollouts))
+    manifest = read_manifest(files.manifest) if inputs.absolute() == files.inputs else None
+    if manifest is None:
+        return collect_tables(read_finished(inputs), read_finished(rollouts))
+    tables = collect_tables(
+        read_finished(inputs) if inputs.exists() else (),
+        read_finished(rollouts) if rollouts.exists() else (),
+        live=manifest.state in ("running", "paused"),
+    )
+    return RunTables(tables.inputs, tables.rollouts, manifest.counts.expected)
+
+
+def collect_tables(inputs: Iterable[Row], rollouts: Iterable[Row], *, live: bool = False) -> RunTables:
+    """Take the numbers out of rows.
+
+    Args:
+        inputs: input rows; read to the end before the rollouts.
+        rollouts: finished rollouts.
+        live: the run goes on, so a rollout may be on disk a moment before its input row: it does not count yet.
+
+    Raises:
+        InputError: a row has no valid key, or a reward is not finite.
+    """
+    tables, known = RunTables(TaskInputs(), RolloutTable()), KeySet()
+    for row in inputs:
+        tables.inputs.add(row)
+        if live:
+            known.add(row_key(row))
+    for row in rollouts:
+        if not live or _is_known(row, known):
+            tables.rollouts.add(row)
+    return tables
+
+
+def standing_in(rollouts: Iterable[Row]) -> RunTables:
+    """Take the numbers out of rollouts for which no input rows are known: what is there is what was expected.
+
+    Raises:
+        InputError: a row has no valid key, or a reward is not finite.
+    """
+    tables, known = RunTables(TaskInputs(), RolloutTable()), KeySet()
+    for row in rollouts:
+        tables.rollouts.add(row)
+        if known.add(row_key(row)):  # a duplicate is the rollouts' fault, and is reported as theirs
+            tables.inputs.add({name: value for name, value in row.items() if name not in _OUTCOME})
+    return tables
+
+
+def read_finished(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file that may still be written: a torn last line is left out, a whole one is not.
+
+    Raises:
+        InputError: the file cannot be read, or a line is not a JSON object; names file and line.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    rows = [parse_line(path, number, line)] if line.strip() else []
+                except InputError:
+                    if line.endswith(b"\n"):
+                        raise
+                    return  # half an object is never valid JSON, so this one was torn
+                yield from rows
+                if not line.endswith(b"\n"):
+                    return  # what a writer appends meanwhile would be read as a line of its own
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+def _is_known(row: Row, known: KeySet) -> bool:
+    try:
+        return row_key(row) in known
+    except ValueError:
+        return True  # the table refuses it, and says which row it was
+
+
+def _frame(entries: Iterable[JsonObject], *, first: str, leave_out: Collection[str]) -> "DataFrame":
+    """Make a frame chunk by chunk: as JSON objects, the numbers of a large profile take ten times the space."""
+    from pandas import DataFrame, concat
+
+    kept = ({name: value for name, value in entry.items() if name not in leave_out} for entry in entries)
+    chunks = []
+    while chunk := list(islice(kept, _CHUNK)):
+        chunks.append(DataFrame.from_records(chunk))
+    return concat(chunks, ignore_index=True) if chunks else DataFrame(columns=[first])
+
+
+def _summary(agent: str, group: "DataFrame") -> AgentSummary:
+    done = group[group["done"]]
+    rewards = done[REWARD]
+    return AgentSummary(
+        agent=agent,
+        tasks=int(done[TASK_INDEX].nunique()),
+        rollouts=len(done),
+        expected=len(group),
+        mean=_defined(rewards.mean()),
+        std=0.0 if len(done) == rewards.count() == 1 else _defined(rewards.std()),
+        minimum=_defined(rewards.min()),
+        maximum=_defined(rewards.max()),
+        task_means=_task_means(done),
+    )
+
+
+def _task_means(done: "DataFrame") -> list[float]:
+    means: Series[float] = done.groupby(TASK_INDEX)[REWARD].mean().dropna()
+    return [float(value) for value in means]
+
+
+def _defined(value: float) -> float | None:
+    return None if value != value else float(value)

@@ -1,0 +1,43 @@
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from rollmill._version import __version__
+from rollmill.client.asgi import AsgiTransport
+from rollmill.client.directory import StaticDirectory
+from rollmill.client.service_client import ServiceClient
+from rollmill.config.settings import ServiceSettings
+from rollmill.contracts.services import Instance
+from rollmill.server.app import ServiceApp
+
+
+@asynccontextmanager
+async def run_in_process(apps: Mapping[str, ServiceApp]) -> AsyncIterator[ServiceClient]:
+    """Start applications in this process, in the given order, and hand out the client that reaches them by name.
+
+    The applications reach each other the same way: no ports, one replica each.
+    """
+    urls = {name: f"http://{name}.embedded" for name in apps}
+    directory = StaticDirectory(_instance(name, urls[name], app) for name, app in apps.items())
+    client = ServiceClient(AsgiTransport({urls[name]: app for name, app in apps.items()}), directory)
+
+    @asynccontextmanager
+    async def connect(_: ServiceSettings) -> AsyncIterator[ServiceClient]:
+        yield client
+
+    async with AsyncExitStack() as stack:
+        for app in apps.values():
+            app.connector = connect
+            await stack.enter_async_context(app.running())
+        yield client
+
+
+def _instance(name: str, url: str, app: ServiceApp) -> Instance:
+    runtime = app.runtime
+    return Instance(
+        name=name,
+        instance=name,
+        kind=runtime.kind,
+        url=url,
+        version=__version__,
+        capabilities=runtime.capabilities,
+    )

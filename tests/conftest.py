@@ -1,0 +1,44 @@
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import TypeAlias
+
+import pytest
+import uvicorn
+
+from rollmill.client.asgi import AsgiApp
+
+Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[str]]
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # the signals belong to pytest
+
+
+@asynccontextmanager
+async def _serving(app: AsgiApp, *, port: int = 0) -> AsyncIterator[str]:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    config = uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1)  # type: ignore[arg-type]
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not server.started:
+            if task.done():
+                await task
+            await asyncio.sleep(0.005)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+@pytest.fixture
+def serve() -> Serve:
+    """Serve an application on a real loopback socket: `async with serve(app) as base_url`."""
+    return _serving
