@@ -23,7 +23,7 @@ async def _serving(app: AsgiApp, *, port: int = 0) -> AsyncIterator[str]:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
-    config = uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1)  # type: ignore[arg-type]
+    config = uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -2,7 +2,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rollmill.artifacts.run_store import RunStore
-
 from rollmill.server.app import ServiceApp, build_app
 from rollmill.server.runtime import Runtime
 from rollmill_services.collector.routes import router
@@ -23,8 +22,10 @@ def create_app(settings: CollectorSettings | None = None) -> ServiceApp:
             max_runs=settings.max_runs,
         )
         app.state.runs = runs
-        yield
-        await runs.close()
+        try:
+            yield
+        finally:
+            await runs.close()
 
     app = build_app(settings, kind="collector", title="rollmill collector", routers=[router], lifespan=lifespan)
     return app

@@ -1,16 +1,17 @@
 """The folder of one run of the service: its request and input, beside the files that every run has."""
 
 import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
-from rollmill.artifacts.run_store import RunStore
-
 from rollmill.artifacts.files import RunFiles
+from rollmill.artifacts.run_store import RunStore
 from rollmill.artifacts.writer import write_atomically
 from rollmill.collection.collector import CollectionPlan
 from rollmill.collection.prompts import parse_prompt
 from rollmill.contracts.json import canonical, dumps, loads
-from rollmill.contracts.runs import RunOptions, RunRequest
+from rollmill.contracts.runs import RunOptions, RunRequest, RunStatus
 from rollmill.errors import ConflictError, InputError, RunNotFoundError
 
 _NOT_CONTENT = {"id", "name", "resume", "concurrency", "timeout_seconds", "rows"}
@@ -41,7 +42,7 @@ class RunFolder:
 
     def exists(self) -> bool:
         """Say whether a run of this id was ever accepted."""
-        return self._request.exists()
+        return self._request.is_file()
 
     def write(self, request: RunRequest, uploaded: bytes | None) -> None:
         """Keep the request and its tasks.
@@ -78,7 +79,21 @@ class RunFolder:
         try:
             return RunRequest.model_validate(loads(self._request.read_bytes())["request"])
         except FileNotFoundError:
-            raise RunNotFoundError(f"no run is called {self.run_id!r}") from None
+            raise RunNotFoundError(f"no run is called {self.run_id!r}", run_id=self.run_id) from None
+
+    def unbegun(self) -> RunStatus:
+        """Return what the run looks like whose service went away after it was accepted and before it began.
+
+        Raises:
+            RunNotFoundError: the folder holds no request.
+        """
+        try:
+            accepted = datetime.fromtimestamp(self._request.stat().st_mtime, UTC)
+        except FileNotFoundError:
+            raise RunNotFoundError(f"no run is called {self.run_id!r}", run_id=self.run_id) from None
+        return RunStatus(
+            run_id=self.run_id, state="interrupted", created_at=accepted, expected=0, completed=0, failed=0
+        )
 
     def plan(self, request: RunRequest, topology_digest: str | None) -> CollectionPlan:
         """Return what the collector needs; a run that has files already is resumed."""
@@ -99,6 +114,12 @@ class RunFolder:
             path.unlink(missing_ok=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
+
+
+def accepted_runs(store: RunStore) -> Iterator[str]:
+    """Yield the ids of the runs that were ever accepted, begun or not."""
+    for path in store.data_dir.glob("*/request.json"):
+        yield path.parent.name
 
 
 def _digest(request: RunRequest, uploaded: bytes | None) -> str:

@@ -23,7 +23,7 @@ def get_runs(request: Request) -> Runs:
 RunsDep = Annotated[Runs, Depends(get_runs)]
 
 
-@router.post("/v1/runs", status_code=202, responses=problems(404, 409, 413), openapi_extra=REQUEST_BODY)
+@router.post("/v1/runs", status_code=202, responses=problems(404, 409, 413, 429), openapi_extra=REQUEST_BODY)
 async def create(request: Request, response: Response, runs: RunsDep) -> RunStatus:
     """Start a run. The same id and content again is the same run."""
     run_request, uploaded = await read_run_request(request)
@@ -35,7 +35,7 @@ async def create(request: Request, response: Response, runs: RunsDep) -> RunStat
 @router.get("/v1/runs")
 async def list_runs(runs: RunsDep) -> RunList:
     """List the runs, newest first."""
-    return RunList(runs=runs.list())
+    return RunList(runs=await runs.list())
 
 
 @router.get("/v1/runs/{run_id}", responses=problems(404))
@@ -68,7 +68,7 @@ async def pause(run_id: str, runs: RunsDep) -> RunStatus:
     return runs.pause(run_id)
 
 
-@router.post("/v1/runs/{run_id}/resume", responses=problems(404, 409))
+@router.post("/v1/runs/{run_id}/resume", responses=problems(404, 409, 429))
 async def resume(run_id: str, runs: RunsDep) -> RunStatus:
     """Go on with a paused, interrupted, cancelled or failed run."""
     return await runs.resume(run_id)
@@ -81,7 +81,7 @@ async def change(run_id: str, body: RunChange, runs: RunsDep) -> RunStatus:
 
 
 @router.post(
-    "/collect", response_class=StreamingResponse, responses=problems(404, 409, 413), openapi_extra=REQUEST_BODY
+    "/collect", response_class=StreamingResponse, responses=problems(404, 409, 413, 429), openapi_extra=REQUEST_BODY
 )
 async def collect(request: Request, runs: RunsDep, attached: bool = False) -> StreamingResponse:
     """Start a run and stream its rollouts. `attached=true` cancels the run when the client leaves."""

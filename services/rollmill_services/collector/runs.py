@@ -1,19 +1,31 @@
 import asyncio
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import structlog
-from rollmill.artifacts.run_store import RunStore
 
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.manifest import read_manifest
+from rollmill.artifacts.run_store import RunStore
 from rollmill.client.service_client import ServiceClient
 from rollmill.collection.collector import Collector
+from rollmill.contracts.json import JsonObject
 from rollmill.contracts.runs import RunRequest, RunStatus
-from rollmill.errors import ConflictError, OverloadedError, RollmillError
+from rollmill.errors import ConflictError, OverloadedError, RollmillError, RunNotFoundError
 from rollmill.ids import new_run_id
-from rollmill_services.collector.folder import RunFolder
+from rollmill_services.collector.folder import RunFolder, accepted_runs
 
 log = structlog.get_logger(__name__)
+
+_STOPPED = ("interrupted", "cancelled", "failed")
+
+
+class TooManyRunsError(OverloadedError):
+    """As many runs are at work as the service is set to have at once."""
+
+    slug, title, status = "too-many-runs", "Too many runs", 429
 
 
 @dataclass(slots=True)
@@ -56,6 +68,9 @@ class Runs:
         self._topology_digest = topology_digest
         self._max_runs = max_runs
         self._active: dict[str, ActiveRun] = {}
+        self._starting: set[str] = set()
+        """Runs whose tasks are being checked; they may yet be refused."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def create(self, request: RunRequest, uploaded: bytes | None = None) -> RunStatus:
         """Accept a run and start it; the same request again is the same run.
@@ -63,22 +78,15 @@ class Runs:
         Raises:
             InputError: the request or its tasks are wrong; nothing is kept then.
             ConflictError: the id is taken by another run.
-            OverloadedError: too many runs are at work.
+            TooManyRunsError: too many runs are at work.
         """
         folder = RunFolder(self._store, request.id or new_run_id(request.name))
-        if folder.exists():
-            await asyncio.to_thread(folder.check_same, request, uploaded)
-            if request.resume and self.status(folder.run_id).state in ("interrupted", "cancelled", "failed"):
-                await self._start(folder, folder.request())
-            return self.status(folder.run_id)
-        self._check_room()
-        try:
-            await asyncio.to_thread(folder.write, request, uploaded)
-            await self._start(folder, request)
-        except RollmillError:
-            if folder.run_id not in self._active:
-                await asyncio.to_thread(folder.discard)
-            raise
+        async with self._lock(folder.run_id):
+            if folder.exists():
+                await asyncio.to_thread(folder.check_same, request, uploaded)
+                await self._go_on(folder, request)
+            else:
+                await self._begin(folder, request, uploaded)
         return self.status(folder.run_id)
 
     def status(self, run_id: str) -> RunStatus:
@@ -91,9 +99,11 @@ class Runs:
         if active is not None:
             return active.collector.status()
         manifest = read_manifest(self._store.files(run_id).manifest)
-        if manifest is None:
-            raise ConflictError(f"the run {run_id!r} has no manifest: it was never started")
-        return manifest.status()
+        if manifest is not None:
+            return manifest.status()
+        if run_id in self._starting:
+            raise RunNotFoundError(f"the run {run_id!r} is still being checked", run_id=run_id)
+        return RunFolder(self._store, run_id).unbegun()
 
     def files(self, run_id: str) -> RunFiles:
         """Return the names of a run's files.
@@ -104,15 +114,20 @@ class Runs:
         active = self._active.get(run_id)
         return active.folder.files if active is not None else self._store.files(run_id)
 
-    def list(self) -> list[RunStatus]:
-        """Return every run, newest first; a folder that is no run is left out."""
+    def _on_disk(self, but: Collection[str]) -> "list[RunStatus]":
         found = []
-        for run_id in self._store.runs():
+        for run_id in {*self._store.runs(), *accepted_runs(self._store)}.difference(but):
             try:
                 found.append(self.status(run_id))
             except RollmillError as error:
                 log.warning("run_unreadable", run_id=run_id, error=str(error))
-        return sorted(found, key=lambda status: status.created_at, reverse=True)
+        return found
+
+    async def list(self) -> list[RunStatus]:
+        """Return every run, newest first; a folder that is no run is left out."""
+        active = {run_id: run.collector.status() for run_id, run in self._active.items()}
+        others = await asyncio.to_thread(self._on_disk, {*active, *self._starting})
+        return sorted([*active.values(), *others], key=lambda status: status.created_at, reverse=True)
 
     def active(self, run_id: str) -> ActiveRun | None:
         """Return the run if this process knows it; None for one that only the files tell of."""
@@ -123,8 +138,10 @@ class Runs:
         active = self._active.get(run_id)
         if active is not None and active.task is not None and not active.done:
             active.collector.stats.state = "cancelled"
-            active.task.cancel()
+            if not active.task.cancelling():  # a second cancellation would cut the first one's tidying short
+                active.task.cancel()
             await asyncio.wait([active.task])
+            active.notify()  # a task that is cancelled before it began does not do it itself
         return self.status(run_id)
 
     def pause(self, run_id: str) -> RunStatus:
@@ -138,12 +155,12 @@ class Runs:
 
     async def resume(self, run_id: str) -> RunStatus:
         """Go on with a paused run, or start an interrupted, cancelled or failed one again where it stopped."""
-        active = self._active.get(run_id)
-        if active is not None and not active.done:
-            active.collector.pause(False)
-        elif self.status(run_id).state != "finished":
-            folder = RunFolder(self._store, run_id)
-            await self._start(folder, await asyncio.to_thread(folder.request))
+        async with self._lock(run_id):
+            active = self._active.get(run_id)
+            if active is not None and not active.done:
+                active.collector.pause(False)
+            elif self.status(run_id).state != "finished":
+                await self._start_again(RunFolder(self._store, run_id))
         return self.status(run_id)
 
     def set_concurrency(self, run_id: str, concurrency: int) -> RunStatus:
@@ -163,8 +180,32 @@ class Runs:
         if tasks:
             await asyncio.wait(tasks)
 
+    async def _begin(self, folder: RunFolder, request: RunRequest, uploaded: bytes | None) -> None:
+        if self._taken(folder.run_id):
+            raise ConflictError(f"there is another run called {folder.run_id!r}; choose another id")
+        with self._place(folder.run_id):
+            try:
+                await asyncio.to_thread(folder.write, request, uploaded)
+                await self._start(folder, request)
+            except Exception:
+                await asyncio.to_thread(folder.discard)
+                raise
+
+    async def _go_on(self, folder: RunFolder, request: RunRequest) -> None:
+        """Start a run again that stands still, if that is asked for or if it was accepted but never begun."""
+        begun = folder.run_id in self._active or folder.files.manifest.exists()
+        if not begun or (request.resume and self.status(folder.run_id).state in _STOPPED):
+            changes = request.model_dump(include={"concurrency", "timeout_seconds"})
+            await self._start_again(folder, changes)
+
+    async def _start_again(self, folder: RunFolder, changes: JsonObject | None = None) -> None:
+        if not folder.exists():
+            raise ConflictError(f"the run {folder.run_id!r} was not started here; go on with it where it was")
+        with self._place(folder.run_id):
+            request = await asyncio.to_thread(folder.request)
+            await self._start(folder, request.model_copy(update=changes))
+
     async def _start(self, folder: RunFolder, request: RunRequest) -> None:
-        self._check_room()
         plan = await asyncio.to_thread(folder.plan, request, self._topology_digest)
         collector = Collector(plan, self._client, on_commit=lambda: run.notify())
         run = ActiveRun(folder, collector)
@@ -190,6 +231,24 @@ class Runs:
             raise ConflictError(f"the run {run_id!r} is not at work: {self.status(run_id).state}")
         return active
 
-    def _check_room(self) -> None:
-        if sum(not run.done for run in self._active.values()) >= self._max_runs:
-            raise OverloadedError(f"{self._max_runs} runs are at work", retry_after=10.0)
+    def _taken(self, run_id: str) -> bool:
+        """Say whether files of a run that was not made by a request, such as the command line's, go by this id."""
+        try:
+            return self._store.files(run_id).manifest.is_file()
+        except RunNotFoundError:
+            return False
+
+    def _lock(self, run_id: str) -> asyncio.Lock:
+        """Return what keeps two requests from starting the same run; it goes when nobody holds it."""
+        return self._locks.setdefault(run_id, asyncio.Lock())
+
+    @contextmanager
+    def _place(self, run_id: str) -> Iterator[None]:
+        at_work = sum(not run.done for run in self._active.values()) + len(self._starting)
+        if at_work >= self._max_runs:
+            raise TooManyRunsError(f"{self._max_runs} runs are at work", retry_after=10.0)
+        self._starting.add(run_id)
+        try:
+            yield
+        finally:
+            self._starting.discard(run_id)

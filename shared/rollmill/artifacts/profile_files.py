@@ -1,6 +1,6 @@
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -18,7 +18,7 @@ def write_profile(files: RunFiles, profile: "RewardProfile") -> None:
     """Write `x_reward_profiling.jsonl` and `x_agent_metrics.json`; a reader never sees half of either.
 
     Raises:
-        StorageError: they cannot be written; what was there before is still there.
+        StorageError: one cannot be written; what it was before is still there.
     """
     with _replacing(files.reward_profiling) as file:
         for task in profile.iter_tasks():  # one at a time: a large profile is never held whole
@@ -41,4 +41,5 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # not there any more, or its folder never was
+            temporary.unlink()

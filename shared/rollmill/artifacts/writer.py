@@ -48,7 +48,7 @@ class JsonlWriter:
         self._on_commit = on_commit
         self._fd = -1
         self._size = 0
-        self._buffer: list[bytes] = []
+        self._buffer = bytearray()  # not the lines themselves: orjson's results hold 4 KiB each, however short
         self._buffered = 0
         self._work = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -101,7 +101,8 @@ class JsonlWriter:
         """
         if self._error is not None:
             raise self._error
-        self._buffer.append(line)
+        self._buffer += line
+        self._buffer += b"\n"
         self._buffered += len(line) + 1
         self._appended_lines += 1
         self._work.set()
@@ -127,14 +128,14 @@ class JsonlWriter:
         while self._error is None:
             await self._work.wait()
             await self._window()
-            batch, self._buffer = self._buffer, []
+            data, self._buffer = self._buffer, bytearray()
+            lines = self._appended_lines
             self._work.clear()
             self._hurry.clear()
-            data = b"".join([part for line in batch for part in (line, b"\n")])
             try:
                 self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, data))
                 await asyncio.shield(self._writing)
-                self.committed_lines += len(batch)
+                self.committed_lines = lines
             except OSError as error:
                 self._error = StorageError(f"{self.path}: {error.strerror or error}")
             async with self._done:
@@ -160,7 +161,7 @@ class JsonlWriter:
         except TimeoutError:
             pass
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytearray) -> None:
         view = memoryview(data)
         try:
             while view:

@@ -77,10 +77,9 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
 ) -> None:
     """Run tasks through their agents and write graded rollouts. Ctrl-C stops cleanly; --resume goes on."""
     from rollmill.cli.collecting import Source, run_collection
-    from rollmill.cli.values import parse_params, parse_repeats
-    from rollmill.contracts.runs import RunOptions
+    from rollmill.cli.values import parse_options, parse_params, parse_repeats
 
-    options = RunOptions(
+    options = parse_options(
         agent=agent,
         num_repeats=parse_repeats(num_repeats),
         add_seed=add_seed,
@@ -96,6 +95,8 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
     )
     if resume and overwrite:
         raise typer.BadParameter("choose one of --resume and --overwrite")
+    if input_file and split:
+        raise typer.BadParameter("choose one of --input and --split")
     source = Source(config=config, head=head, embedded=embedded, input=input_file, split=split)
     status = run_collection(source, output, options, prompt_config, resume=resume, overwrite=overwrite)
     if status.failed:

@@ -3,8 +3,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from rollmill.artifacts.reader import read_jsonl
+from rollmill.collection.expansion import DEFAULT
 from rollmill.config.specs import DatasetSpec
 from rollmill.config.topology import Topology
 from rollmill.contracts import rows
@@ -30,37 +32,40 @@ def dataset_input(
     if not datasets:
         what = f"no dataset of split {split!r} in the topology" if split else "no tasks"
         raise InputError(f"{what}: name a task file with --input")
-    adjusted = options.model_copy(update=_repeats(datasets, options))
     if len(datasets) == 1 and datasets[0].limit is None:
-        agent = options.agent or datasets[0].agent
-        yield Path(datasets[0].path), adjusted.model_copy(update={"agent": agent})
+        update = {
+            "agent": options.agent or datasets[0].agent,
+            "num_repeats": options.num_repeats or datasets[0].num_repeats,
+        }
+        yield datasets[0].path, options.model_copy(update=update)
         return
     with tempfile.TemporaryDirectory(prefix="rollmill-") as folder:
         joined = Path(folder) / "tasks.jsonl"
-        _join(datasets, joined)
-        yield joined, adjusted
+        with joined.open("wb") as file:
+            agents = [_append(dataset, options.agent or dataset.agent, file) for dataset in datasets]
+        repeats = options.num_repeats or _repeats(datasets, agents)
+        yield joined, options.model_copy(update={"num_repeats": repeats})
 
 
-def _repeats(datasets: list[DatasetSpec], options: RunOptions) -> dict[str, int | dict[str, int] | None]:
-    """Repeats of each dataset's agent, unless the command line says otherwise."""
-    if options.num_repeats is not None:
-        return {}
-    if len(datasets) == 1:
-        return {"num_repeats": datasets[0].num_repeats}
+def _append(dataset: DatasetSpec, agent: str | None, file: BinaryIO) -> set[str]:
+    """Write a dataset's rows and return the agents that run them."""
+    used = set()
+    for row in islice(read_jsonl(dataset.path), dataset.limit):
+        if agent and agent_name(row) is None:
+            row[rows.AGENT_REF] = {"name": agent}
+        used.add(agent_name(row) or "")
+        file.write(dumps(row) + b"\n")
+    return used - {""}
+
+
+def _repeats(datasets: list[DatasetSpec], agents: list[set[str]]) -> dict[str, int]:
+    """Merge what the datasets say of the agents that run them; an agent that a mapping leaves out is left out."""
     merged: dict[str, int] = {}
-    for dataset in datasets:
-        count = dataset.num_repeats or 1
-        own = count if isinstance(count, dict) else {dataset.agent or "_default": count}
-        for agent, repeats in own.items():
-            if merged.setdefault(agent, repeats) != repeats:
+    for dataset, used in zip(datasets, agents, strict=True):
+        given = dataset.num_repeats or 1
+        listed = given if isinstance(given, dict) else {DEFAULT: given}
+        for agent in sorted(used):
+            count = listed.get(agent, listed.get(DEFAULT))
+            if count is not None and merged.setdefault(agent, count) != count:
                 raise InputError(f"datasets give {agent} different num_repeats; settle it with --num-repeats")
-    return {"num_repeats": {"_default": 1, **merged}}
-
-
-def _join(datasets: list[DatasetSpec], path: Path) -> None:
-    with path.open("wb") as file:
-        for dataset in datasets:
-            for row in islice(read_jsonl(dataset.path), dataset.limit):
-                if agent_name(row) is None and dataset.agent:
-                    row[rows.AGENT_REF] = {"name": dataset.agent}
-                file.write(dumps(row) + b"\n")
+    return merged

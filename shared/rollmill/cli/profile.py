@@ -37,6 +37,9 @@ def profile(
     result = _profile(tables, allow_partial=allow_partial)
     write_profile(files, result.reward_profile)
     _show(result)
+    done, expected = result.completion["completed_rollouts"], result.completion["expected_rollouts"]
+    if done < expected:
+        typer.echo(f"partial: {done} of {expected} rollouts are finished", err=True)
     typer.echo(f"wrote {files.reward_profiling} and {files.agent_metrics}", err=True)
 
 
@@ -53,7 +56,7 @@ def _profile(tables: "RunTables", *, allow_partial: bool) -> "Profile":
         return Profile(tables, allow_partial=allow_partial)
     except InputError as error:
         Profile(tables, allow_partial=True)  # raises too, unless missing rollouts were all that was wrong
-        raise InputError(f"{error.detail}: use --allow-partial", **error.extensions) from None
+        raise InputError(f"{error.detail}; use --allow-partial", **error.extensions) from None
 
 
 def _show(result: "Profile") -> None:

@@ -9,7 +9,7 @@ import typer
 from rollmill.contracts.runs import RunStatus
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 LINE_SECONDS = 5.0
 BAR_SECONDS = 0.1
@@ -50,7 +50,7 @@ class CollectProgress:
                 say(describe(self._status()))
         with self._bar as bar:
             status = self._status()
-            task = bar.add_task("collecting", total=status.expected)
+            task = bar.add_task("collecting", total=status.expected, numbers="", eta="")
             try:
                 while True:
                     self._update(bar, task)
@@ -58,10 +58,10 @@ class CollectProgress:
             finally:
                 self._update(bar, task)
 
-    def _update(self, bar: "Progress", task: object) -> None:
+    def _update(self, bar: "Progress", task: "TaskID") -> None:
         status = self._status()
         bar.update(
-            bar.task_ids[0],
+            task,
             completed=status.completed + status.failed,
             numbers=_numbers(status),
             eta="" if status.eta_seconds is None else f"{_duration(status.eta_seconds)} left",

@@ -2,8 +2,24 @@ from collections.abc import Sequence
 
 import typer
 import yaml
+from pydantic import ValidationError
 
-from rollmill.contracts.json import JsonObject, loads
+from rollmill.contracts.json import JsonObject, JsonValue, loads
+from rollmill.contracts.runs import RunOptions
+
+
+def parse_options(**values: JsonValue) -> RunOptions:
+    """Make the options of a run.
+
+    Raises:
+        typer.BadParameter: a value is out of its range, such as `--top-p 0`; names all that are.
+    """
+    try:
+        return RunOptions.model_validate(values)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)
+        told = [f"--{'.'.join(map(str, fault['loc'])).replace('_', '-')}: {fault['msg']}" for fault in faults]
+        raise typer.BadParameter("; ".join(told)) from None
 
 
 def parse_repeats(text: str | None) -> int | dict[str, int] | None:

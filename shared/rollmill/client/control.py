@@ -118,7 +118,7 @@ class CollectorClient(_Client):
             with self._http.stream("GET", path, params=params, timeout=_STREAM_TIMEOUT) as reply:
                 if not reply.is_success:
                     raise reply_error(reply.status_code, reply.headers, reply.read())
-                for line in reply.iter_lines():
+                for line in _lines(reply.iter_bytes()):
                     row = loads(line)
                     if EVENT in row:
                         return _end(row)
@@ -167,7 +167,7 @@ class AsyncCollectorClient(_AsyncClient):
             async with self._http.stream("GET", path, params=params, timeout=_STREAM_TIMEOUT) as reply:
                 if not reply.is_success:
                     raise reply_error(reply.status_code, reply.headers, await reply.aread())
-                async for line in reply.aiter_lines():
+                async for line in _async_lines(reply.aiter_bytes()):
                     row = loads(line)
                     if EVENT in row:
                         _end(row)
@@ -208,6 +208,35 @@ class AsyncProfilerClient(_AsyncClient):
 
 _JSON: Mapping[str, str] = {"content-type": "application/json"}
 _STREAM_TIMEOUT = httpx.Timeout(TIMEOUT_SECONDS, read=None)
+
+
+class _Lines:
+    """Cuts bytes into lines at newlines only: httpx's own also cuts at characters that JSON text may hold."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that the chunk completes."""
+        *ended, rest = chunk.split(b"\n")
+        if ended:
+            ended[0] = b"".join([*self._parts, ended[0]])
+            self._parts = []
+        self._parts.append(rest)
+        return ended
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    lines = _Lines()
+    for chunk in chunks:
+        yield from lines.feed(chunk)
+
+
+async def _async_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    lines = _Lines()
+    async for chunk in chunks:
+        for line in lines.feed(chunk):
+            yield line
 
 
 def _body(request: RunRequest) -> JsonObject:

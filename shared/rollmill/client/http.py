@@ -11,6 +11,7 @@ from rollmill.errors import ConnectError, ConnectionLostError, RollmillError, Up
 
 KEEPALIVE_SECONDS = 30.0
 """Below the servers' 75 s, so that the client, not the server, drops an idle connection."""
+_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class HttpTransport:
@@ -47,7 +48,7 @@ class HttpTransport:
                 ) as response,
             ):
                 return Reply(response.status, response.headers, await self._read(response))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except _BROKEN as error:
             raise _translate(error, url, timeout) from error
 
     @asynccontextmanager
@@ -56,12 +57,13 @@ class HttpTransport:
     ) -> AsyncIterator[StreamReply]:
         """See `Transport.stream`."""
         try:
-            async with self._open().request(
+            response = await self._open().request(
                 method, self._url(url), headers=headers, data=body, allow_redirects=False
-            ) as response:
-                yield StreamReply(response.status, response.headers, response.content.iter_any())
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            )
+        except _BROKEN as error:
             raise _translate(error, url, None) from error
+        async with response:  # what the reader raises here is the reader's own and passes as it is
+            yield StreamReply(response.status, response.headers, _chunks(response, url))
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -87,7 +89,10 @@ class HttpTransport:
         if known is None:
             if len(self._urls) > 4096:
                 self._urls.clear()
-            known = self._urls[url] = URL(url)
+            try:
+                known = self._urls[url] = URL(url)
+            except ValueError as error:
+                raise ConnectError(f"{url!r} is not a URL: {error}", retryable=False) from None
         return known
 
     def _open(self) -> aiohttp.ClientSession:
@@ -108,10 +113,20 @@ class HttpTransport:
         return self._session
 
 
+async def _chunks(response: aiohttp.ClientResponse, url: str) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    except _BROKEN as error:
+        raise _translate(error, url, None) from error
+
+
 def _translate(error: Exception, url: str, timeout: float | None) -> RollmillError:
     origin = str(URL(url).origin()) if "://" in url else url
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return ConnectError(f"{origin}: no connection in time")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return ConnectError(f"{origin}: {error.certificate_error}", retryable=False)
     if isinstance(error, aiohttp.ClientConnectorError):
         return ConnectError(f"{origin}: {error.os_error.strerror or error.os_error}")
     if isinstance(error, TimeoutError):

@@ -3,7 +3,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeAlias
 
 from rollmill.client.directory import Directory, HeadDirectory, StaticDirectory
-from rollmill.client.http import HttpTransport
 from rollmill.client.service_client import ServiceClient, auth_headers
 from rollmill.config.settings import ServiceSettings
 
@@ -22,6 +21,8 @@ async def connect_over_network(settings: ServiceSettings) -> AsyncIterator[Servi
 @asynccontextmanager
 async def open_client(head_url: str, token: str) -> AsyncIterator[ServiceClient]:
     """Open a client over HTTP; without a head it knows no services."""
+    from rollmill.client.http import HttpTransport  # aiohttp takes 0.1 s to import; the embedded mode does without
+
     transport = HttpTransport()
     head = HeadDirectory(transport, head_url, headers=auth_headers(token)) if head_url else None
     directory: Directory = head or StaticDirectory()

@@ -13,7 +13,7 @@ from rollmill.collection.outcomes import Assignment, Completed, Failed
 from rollmill.contracts import rows
 from rollmill.contracts.failures import Failure
 from rollmill.contracts.json import dumps
-from rollmill.contracts.rows import Row, agent_name, row_key
+from rollmill.contracts.rows import Row, RowKey, agent_name, row_key
 from rollmill.errors import InputError
 from rollmill.ids import new_id
 
@@ -46,11 +46,14 @@ async def collect(
         max_attempts: attempts at one row, >= 1.
 
     Raises:
-        InputError: a row names no agent; or not exactly one of `topology` and `head` is given.
+        InputError: a row names no agent or has a wrong index, a number is out of range, or not exactly one of
+            `topology` and `head` is given.
     """
+    if concurrency < 1 or max_attempts < 1 or not timeout_seconds > 0:
+        raise InputError("concurrency and max_attempts must be at least 1, and timeout_seconds above 0")
     async with _client(topology, head, token) as client:
         results: asyncio.Queue[tuple[Row, Row | Failure]] = asyncio.Queue(maxsize=concurrency)
-        runner = AgentRunner(client, run_id=new_id("lib-"), timeout_seconds=timeout_seconds)
+        runner = _Runner(client, timeout_seconds)
         dispatcher = Dispatcher(runner, _QueueSink(results), Limiter(concurrency), max_attempts=max_attempts)
         work = asyncio.create_task(dispatcher.run(_assignments(tasks, agent)))
         try:
@@ -77,6 +80,18 @@ async def _drain(
         raise group.exceptions[0] from None
 
 
+class _Runner:
+    """Makes each attempt under an idempotency key of its own: callers may give two rows the same indices."""
+
+    def __init__(self, client: ServiceClient, timeout_seconds: float) -> None:
+        self._client = client
+        self._timeout = timeout_seconds
+
+    async def attempt(self, assignment: Assignment, attempt: int) -> Completed | Failed:
+        runner = AgentRunner(self._client, run_id=new_id("lib-"), timeout_seconds=self._timeout)
+        return await runner.attempt(assignment, attempt)
+
+
 class _QueueSink:
     def __init__(self, results: "asyncio.Queue[tuple[Row, Row | Failure]]") -> None:
         self._results = results
@@ -91,13 +106,26 @@ class _QueueSink:
 
 async def _assignments(tasks: Iterable[Row], agent: str | None) -> AsyncIterator[Assignment]:
     for number, task in enumerate(tasks):
-        row = {rows.TASK_INDEX: number, rows.ROLLOUT_INDEX: 0, **task}
+        row = {**task, **_indices(task, number)}
         if agent and agent_name(row) is None:
             row[rows.AGENT_REF] = {"name": agent}
         name = agent_name(row)
         if name is None:
             raise InputError(f"row {number} names no agent: give it an agent_ref, or name one with agent=")
-        yield Assignment(row_key(row), name, row, dumps(row))
+        yield Assignment(_key(row, number), name, row, dumps(row))
+
+
+def _indices(task: Row, number: int) -> Row:
+    """What the row lacks; null counts as absent, as it does in a task file."""
+    made = {rows.TASK_INDEX: number, rows.ROLLOUT_INDEX: 0}
+    return {name: value for name, value in made.items() if task.get(name) is None}
+
+
+def _key(row: Row, number: int) -> RowKey:
+    try:
+        return row_key(row)
+    except ValueError as error:
+        raise InputError(f"row {number}: {error}") from None
 
 
 def _client(topology: str | Path | None, head: str | None, token: str) -> AbstractAsyncContextManager[ServiceClient]:

@@ -2,9 +2,8 @@
 
 import asyncio
 import os
-import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,8 @@ from rollmill.contracts.services import ServiceList
 from rollmill.errors import ConflictError, RollmillError
 from rollmill.local.plan import ProcessPlan
 from rollmill.local.processes import process_ref, stop_in_stages
-from rollmill.local.service_process import ServiceProcess, service_environment
+from rollmill.local.service_process import ServiceProcess
+from rollmill.local.spawning import Spawner
 from rollmill.local.state import Deployment, StateDir
 
 ASK_SECONDS: Final = 1.0
@@ -26,7 +26,7 @@ WATCH_SECONDS: Final = 0.2
 
 
 class LaunchError(RollmillError):
-    """A service did not start; the detail holds the end of its log."""
+    """A service did not start; the detail says why."""
 
     slug, title = "launch-failed", "Launch failed"
 
@@ -36,35 +36,34 @@ class Launcher:
 
     Args:
         state: where settings, logs and the record go.
+        spawner: makes the processes.
         topology: path of the topology file, for the record.
         token: shown to the services.
         foreground: the services end with this process, and crashed ones are started again.
         tell: says something to the person who runs `up`.
-        environ: variables of which the services see a part; those of the process when None.
-        pass_on: further variables that the services see.
         clock: monotonic seconds.
     """
 
     def __init__(
         self,
         state: StateDir,
+        spawner: Spawner,
         *,
         topology: str,
         token: str,
         foreground: bool,
         tell: Callable[[str], None],
-        environ: Mapping[str, str] | None = None,
-        pass_on: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.processes: list[ServiceProcess] = []
         self._state = state
+        self._spawner = spawner
         self._topology = topology
         self._token = token
         self._foreground = foreground
         self._tell = tell
-        self._environment = service_environment(os.environ if environ is None else environ, pass_on)
         self._clock = clock
+        # Processes read from one end as long as this one holds the other, however it ends.
         self._lifeline = os.pipe() if foreground else None
 
     @property
@@ -80,7 +79,7 @@ class Launcher:
             ConfigError: a port cannot be had; nothing was started.
         """
         self._refuse_second()
-        self.processes = [ServiceProcess(plan, host, self._state, self._environment) for plan in plans]
+        self.processes = [ServiceProcess(plan, host, self._state) for plan in plans]
         try:
             for process in self.processes:
                 process.open_socket()
@@ -145,19 +144,18 @@ class Launcher:
             grace_seconds: how long each kind of service may take before it is killed.
             hurry: when set, everything is killed at once.
         """
-        record = self._record()
-        killed = await stop_in_stages(record.stop_order(), grace_seconds=grace_seconds, hurry=hurry)
+        killed = await stop_in_stages(self._record().stop_order(), grace_seconds=grace_seconds, hurry=hurry)
         for process in self.processes:
             process.close_socket()
-            await process.reap()
+            process.exit_code()  # takes note of the end, so that the system can forget the process
             if process.ref in killed:
                 self._tell(f"{process.label} did not stop in time and was killed")
-        if self._lifeline is not None:
-            for end in self._lifeline:
-                os.close(end)
-            self._lifeline = None
-        self._state.remove_settings()
-        self._state.forget()
+        for end in self._lifeline or ():
+            os.close(end)
+        self._lifeline = None
+        if self.processes:  # else the folder may be that of another deployment
+            self._state.remove_settings()
+            self._state.forget()
 
     def _refuse_second(self) -> None:
         known = self._state.load()
@@ -166,8 +164,12 @@ class Launcher:
         self._state.remove_settings()
 
     def _start(self, process: ServiceProcess) -> None:
-        stdin = self._lifeline[0] if self._lifeline else subprocess.DEVNULL
-        process.start(stdin, with_parent=self._foreground)
+        stdin = self._lifeline[0] if self._lifeline else os.open(os.devnull, os.O_RDONLY)
+        try:
+            process.start(self._spawner, stdin=stdin, with_parent=self._foreground)
+        finally:
+            if not self._lifeline:
+                os.close(stdin)
 
     def _record(self) -> Deployment:
         own = process_ref(os.getpid())

@@ -13,18 +13,32 @@ from rollmill.errors import RollmillError
 
 
 def main() -> None:
-    """Serve the service on the socket that was handed over, until asked to stop."""
+    """Serve what the arguments name."""
     parser = argparse.ArgumentParser(prog="rollmill.local.serve_process")
     parser.add_argument("use", help="entry-point name, or module:attribute")
     parser.add_argument("--fd", type=int, required=True, help="a listening socket")
     parser.add_argument("--with-parent", action="store_true", help="stop when standard input ends")
     arguments = parser.parse_args()
-    if arguments.with_parent:
+    run(arguments.use, listener=arguments.fd, with_parent=arguments.with_parent)
+
+
+def run(use: str, *, listener: int, with_parent: bool) -> None:
+    """Serve until asked to stop; a service that cannot start says why in its log.
+
+    Args:
+        use: entry-point name, or `module:attribute`.
+        listener: file descriptor of a listening socket.
+        with_parent: stop when standard input ends.
+
+    Raises:
+        SystemExit: always, with 0 when it was asked to stop.
+    """
+    if with_parent:
         threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
     try:
         from rollmill.local.serving import serve
 
-        serve(arguments.use, listener=socket.socket(fileno=arguments.fd))
+        serve(use, listener=socket.socket(fileno=listener))
     except RollmillError as error:
         _report(error)
         raise SystemExit(1) from None

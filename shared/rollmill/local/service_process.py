@@ -1,41 +1,20 @@
-import asyncio
 import os
-import subprocess
-import sys
-from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
 from typing import Final
 
-from rollmill.config.settings import SETTINGS_FILE
 from rollmill.errors import ConfigError
 from rollmill.local.plan import ProcessPlan
 from rollmill.local.processes import ProcessRef, process_ref
 from rollmill.local.restarts import RestartBudget
 from rollmill.local.sockets import base_url, bound_address, listen
+from rollmill.local.spawning import Child, Spawner, StartOrder, open_log
 from rollmill.local.state import ProcessRecord, StateDir
 from rollmill.observability.logging import readable_line
 
 TAIL_LINES: Final = 20
-
-_PASSED_ON: Final = frozenset({"PATH", "HOME", "LANG", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "LD_LIBRARY_PATH"})
-_PASSED_ON_PREFIXES: Final = ("LC_", "SSL_")
-
-
-def service_environment(environ: Mapping[str, str], pass_on: Collection[str] = ()) -> dict[str, str]:
-    """Choose what a service process sees of the environment: what Python needs, and nobody's keys.
-
-    Args:
-        environ: the whole environment.
-        pass_on: further variables that it may see.
-    """
-    return {
-        name: value
-        for name, value in environ.items()
-        if name in _PASSED_ON or name in pass_on or name.startswith(_PASSED_ON_PREFIXES)
-    }
 
 
 @dataclass(slots=True, eq=False)
@@ -45,17 +24,16 @@ class ServiceProcess:
     plan: ProcessPlan
     host: str
     state: StateDir
-    environment: Mapping[str, str]
     head_url: str = ""
     """Filled in for all but the head, before the start."""
     url: str = ""
-    ref: ProcessRef = ProcessRef(0, "")
+    ref: ProcessRef = field(default_factory=lambda: ProcessRef(0, ""))
     budget: RestartBudget = field(default_factory=RestartBudget)
     restart_at: float | None = None
     """When a crashed process is to be started again."""
     given_up: bool = False
     _listener: socket | None = None
-    _popen: "subprocess.Popen[bytes] | None" = None
+    _child: Child | None = None
 
     @property
     def label(self) -> str:
@@ -90,11 +68,12 @@ class ServiceProcess:
             self._listener.close()
             self._listener = None
 
-    def start(self, stdin: int, *, with_parent: bool) -> None:
+    def start(self, spawner: Spawner, *, stdin: int, with_parent: bool) -> None:
         """Start the process on the open socket.
 
         Args:
-            stdin: what it reads as standard input.
+            spawner: makes the process.
+            stdin: file descriptor that it reads as standard input.
             with_parent: it stops when that input ends.
         """
         if self._listener is None:
@@ -104,29 +83,19 @@ class ServiceProcess:
             raise RuntimeError(f"{self.label} has no socket")
         urls = {"advertise_url": self.url} | ({"head_url": self.head_url} if self.head_url else {})
         settings = self.state.write_settings(self.label, self.plan.settings | urls)
-        # -P: a file in the current folder must not stand in for a module of the service.
-        command = [sys.executable, "-P", "-m", "rollmill.local.serve_process", self.plan.use]
-        command += ["--fd", str(listener.fileno()), *(["--with-parent"] if with_parent else [])]
-        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        order = StartOrder(self.label, self.plan.use, str(settings), with_parent)
+        log = open_log(self.log)
         try:
-            self._popen = subprocess.Popen(
-                command,
-                env={**self.environment, SETTINGS_FILE: str(settings)},
-                stdin=stdin,
-                stdout=log,
-                stderr=log,
-                pass_fds=[listener.fileno()],
-                start_new_session=True,  # Ctrl-C is for `up`, which stops the services in order
-            )
+            self._child = spawner.start(order, listener=listener, stdin=stdin, log=log)
         finally:
             os.close(log)
             self.close_socket()
-        self.ref = process_ref(self._popen.pid)
+        self.ref = process_ref(self._child.pid)
         self.restart_at = None
 
     def exit_code(self) -> int | None:
         """Return how the process ended, negative for a signal; None while it lives or before it starts."""
-        return self._popen.poll() if self._popen else None
+        return self._child.poll() if self._child else None
 
     def log_tail(self) -> str:
         """Return the last lines of its log, as text for a person."""
@@ -147,8 +116,3 @@ class ServiceProcess:
             url=self.url,
             log=str(self.log),
         )
-
-    async def reap(self) -> None:
-        """Take note of the end of a process that was stopped."""
-        while self._popen is not None and self._popen.poll() is None:
-            await asyncio.sleep(0.01)

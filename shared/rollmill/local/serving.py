@@ -127,11 +127,19 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        log.info("stopped")
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # A signal handler runs between any two instructions, so the loop has to do this at a time of its own.
         if not self.should_exit and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._runtime.drain)
+            self._loop.call_soon_threadsafe(self._drain)
         super().handle_exit(sig, frame)
+
+    def _drain(self) -> None:
+        log.info("draining")
+        self._runtime.drain()
 
 
 def _leave(_: int, __: FrameType | None) -> NoReturn:

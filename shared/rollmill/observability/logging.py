@@ -43,7 +43,7 @@ def configure_logging(level: str, *, json: bool, stream: TextIO | None = None) -
     structlog.configure(
         processors=[structlog.processors.add_log_level, _add_circumstances, _make_safe, _as_json if json else _as_text],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=stream or sys.stderr),
+        logger_factory=lambda *_: _Lines(stream),
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
@@ -51,8 +51,8 @@ def configure_logging(level: str, *, json: bool, stream: TextIO | None = None) -
     root.addHandler(_Bridge())
     root.setLevel(number)
     logging.getLogger("uvicorn.access").disabled = True
-    # These tell every single request at INFO.
-    for name in ("httpx", "httpcore", "aiohttp.access"):
+    # These tell every single request, or what we tell ourselves.
+    for name in ("httpx", "httpcore", "aiohttp.access", "uvicorn.error"):
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
 
 
@@ -75,6 +75,20 @@ def readable_line(line: str) -> str:
     if isinstance(event, dict) and "event" in event:
         return _text(event)
     return escape_control(line)
+
+
+class _Lines:
+    """Writes each line at once, to the stderr that the process has at that time when no stream was given."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        stream = self._stream or sys.stderr
+        stream.write(line + "\n")
+        stream.flush()
+
+    debug = info = warning = error = critical = msg
 
 
 class _Bridge(logging.Handler):

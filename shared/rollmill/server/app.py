@@ -6,7 +6,6 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.types import ASGIApp
 
 from rollmill._version import __version__
-from rollmill.client.http import HttpTransport
 from rollmill.client.links import Connector, connect_over_network
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject
@@ -64,6 +63,8 @@ class ServiceApp(FastAPI):
 
     @asynccontextmanager
     async def _registered(self) -> AsyncIterator[None]:
+        from rollmill.client.http import HttpTransport  # see links.py
+
         transport = HttpTransport()
         registrar = Registrar(self.runtime, transport, lambda: self.edge.in_flight if self.edge else 0)
         self.runtime.on_drain.append(registrar.announce)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollmill.artifacts.writer import JsonlWriter, StorageError, open_for_append, write_atomically
+from rollmill.contracts.json import dumps
 from rollmill.errors import ConflictError
 
 NEVER = 3600.0
@@ -207,6 +208,19 @@ async def test_a_hundred_megabytes_pass_through_a_small_buffer(tmp_path: Path) -
     assert peak < 8_000_000
 
 
+async def test_short_lines_that_wait_for_a_slow_disk_cost_no_more_than_their_length(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        async with JsonlWriter(tmp_path / "x.jsonl", interval_seconds=NEVER) as writer:
+            for number in range(20_000):
+                await writer.append(dumps({"number": number}))
+            waiting, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert waiting < 2_000_000
+
+
 async def test_cancelling_whoever_appends_keeps_whole_lines_and_frees_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
 
@@ -248,11 +262,14 @@ async def test_cancelling_at_any_moment_of_opening_leaves_no_lock_behind(tmp_pat
 
 async def test_an_error_of_the_work_is_not_hidden_by_the_closing(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    with pytest.raises(KeyError, match="mine"):
+
+    async def work() -> None:
         async with JsonlWriter(path, interval_seconds=NEVER) as writer:
             await writer.append(b"a")
             raise KeyError("mine")
 
+    with pytest.raises(KeyError, match="mine"):
+        await work()
     assert path.read_bytes() == b"a\n"
 
 

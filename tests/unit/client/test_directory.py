@@ -171,7 +171,7 @@ async def test_pick_waits_for_a_service_that_is_not_there_yet() -> None:
     transport = FakeTransport(head)
     directory = HeadDirectory(transport, "http://head", headers={}, wait_seconds=30)
     waiting = asyncio.create_task(directory.pick("s"))
-    while len(transport.calls) < 2:
+    while len(transport.calls) < 2:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     head.instances.append(instance(1))
     assert (await asyncio.wait_for(waiting, 10)).url == "http://s1"
@@ -208,5 +208,5 @@ async def test_a_head_that_refuses_the_token_is_named() -> None:
 @pytest.mark.parametrize("body", [b"<html>", dumps({"services": [{"name": "x"}]})])
 async def test_a_strange_answer_of_the_head_is_no_crash(body: bytes) -> None:
     directory, _, _ = directory_of(lambda _: Reply(200, {}, body), wait_seconds=0.0)
-    with pytest.raises(Exception, match="not JSON|no live service"):
+    with pytest.raises(Exception, match=r"not JSON|no live service"):
         await directory.pick("s")

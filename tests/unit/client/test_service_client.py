@@ -1,5 +1,6 @@
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -7,7 +8,7 @@ from rollmill.client.directory import Replica, StaticDirectory
 from rollmill.client.retry import RetryPolicy
 from rollmill.client.service_client import ServiceClient
 from rollmill.client.transport import Reply
-from rollmill.context import CallContext, get_context, reset_context, set_context
+from rollmill.context import CallContext, reset_context, set_context
 from rollmill.contracts.services import Instance
 from rollmill.errors import (
     ConnectError,
@@ -64,15 +65,12 @@ class Setting:
         return [call.url.removesuffix("/x") for call in self.transport.calls]
 
 
-@pytest.fixture
-def in_context() -> Iterator[Callable[[CallContext], None]]:
-    tokens = []
-
-    def enter(context: CallContext) -> None:
-        tokens.append(set_context(context))
-
-    yield enter
-    for token in reversed(tokens):
+@contextmanager
+def serving(context: CallContext) -> Iterator[None]:
+    token = set_context(context)
+    try:
+        yield
+    finally:
         reset_context(token)
 
 
@@ -87,24 +85,23 @@ async def test_a_call_carries_token_key_and_content_type() -> None:
     }
 
 
-async def test_request_id_deadline_and_trace_travel_on(in_context: Callable[[CallContext], None]) -> None:
+async def test_request_id_deadline_and_trace_travel_on() -> None:
     setting = Setting(OK)
-    in_context(CallContext("req", time.time() + 60, "00-trace"))
-    await setting.client.call("s", "/x")
+    deadline = time.time() + 60
+    with serving(CallContext("req", deadline, "00-trace")):
+        await setting.client.call("s", "/x")
     headers = setting.transport.calls[0].headers
     assert headers["x-request-id"] == "req"
     assert headers["traceparent"] == "00-trace"
-    deadline = get_context().deadline
-    assert deadline is not None
     assert float(headers["x-rollmill-deadline"]) == pytest.approx(deadline, abs=0.001)
 
 
-async def test_a_timeout_makes_the_deadline_sooner_never_later(in_context: Callable[[CallContext], None]) -> None:
+async def test_a_timeout_makes_the_deadline_sooner_never_later() -> None:
     setting = Setting(OK, OK)
     soon = time.time() + 60
-    in_context(CallContext("req", soon))
-    await setting.client.call("s", "/x", timeout=600)
-    await setting.client.call("s", "/x", timeout=1)
+    with serving(CallContext("req", soon)):
+        await setting.client.call("s", "/x", timeout=600)
+        await setting.client.call("s", "/x", timeout=1)
     first, second = (float(call.headers["x-rollmill-deadline"]) for call in setting.transport.calls)
     assert first == pytest.approx(soon, abs=0.001)
     assert second < soon - 50
@@ -166,10 +163,9 @@ async def test_no_retry_would_start_after_the_deadline() -> None:
     assert setting.clock.slept == []
 
 
-async def test_nothing_is_sent_after_the_deadline(in_context: Callable[[CallContext], None]) -> None:
+async def test_nothing_is_sent_after_the_deadline() -> None:
     setting = Setting(OK)
-    in_context(CallContext("r", time.time() - 1))
-    with pytest.raises(DeadlineError):
+    with serving(CallContext("r", time.time() - 1)), pytest.raises(DeadlineError):
         await setting.client.call("s", "/x")
     assert setting.hosts == []
 

@@ -1,0 +1,55 @@
+# Everything runs from a fresh clone with Python >= 3.11, pip and make; each target makes what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --constraint constraints.txt
+WORKERS ?= auto
+
+.PHONY: help demo test check format bench constraints clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+demo: $(VENV)/.installed ## run the main job on bundled tasks, embedded in one process, and profile its rewards
+	$(BIN)/rollmill collect -c examples/demo.yaml --output results/demo.jsonl --overwrite
+	$(BIN)/rollmill profile --rollouts results/demo.jsonl
+	@echo
+	@echo "Rollouts:  results/demo.jsonl"
+	@echo "Profile:   results/demo_reward_profiling.jsonl, results/demo_agent_metrics.json"
+	@echo "As services: $(BIN)/rollmill up -c examples/weather.yaml"
+
+test: $(VENV)/.installed-dev ## run the tests
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+
+check: $(VENV)/.installed-dev ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev ## format the code and mend what lint can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev ## measure CPU per rollout and start-up times; see docs/benchmarks.md
+	$(BIN)/python benchmarks/collect.py
+	$(BIN)/python benchmarks/startup.py
+
+constraints: $(VENV)/.installed-dev ## pin every dependency anew
+	$(PYTHON) -m pip --python $(BIN)/python install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --upgrade --quiet --no-annotate \
+		--no-header --no-emit-index-url --no-emit-find-links --output-file constraints.txt
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) results .rollmill .mypy_cache .ruff_cache .pytest_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv --without-pip $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[math]'
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[dev]'
+	touch $@ $(VENV)/.installed

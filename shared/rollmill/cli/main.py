@@ -1,0 +1,68 @@
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from rollmill._version import __version__
+from rollmill.cli.collect import collect
+from rollmill.cli.console import emit, guarded
+from rollmill.cli.down import down
+from rollmill.cli.list import list_services
+from rollmill.cli.profile import profile
+from rollmill.cli.render import render
+from rollmill.cli.serve import serve
+from rollmill.cli.status import status
+from rollmill.cli.token import token
+from rollmill.cli.up import up
+from rollmill.cli.validate import validate
+
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+COMMANDS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
+    ("up", up),
+    ("status", status),
+    ("down", down),
+    ("serve", serve),
+    ("collect", collect),
+    ("profile", profile),
+    ("render", render),
+    ("validate", validate),
+    ("list", list_services),
+    ("token", token),
+)
+
+
+def build_cli() -> typer.Typer:
+    """Make the command line. What a command needs beyond its options is imported when it runs."""
+    cli = typer.Typer(
+        name="rollmill",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    cli.callback()(guarded(_rollmill))
+    for name, command in COMMANDS:
+        cli.command(name)(guarded(command))
+    return cli
+
+
+def _rollmill(
+    log_level: Annotated[
+        str, typer.Option(envvar="ROLLMILL_LOG_LEVEL", help=f"One of {', '.join(LOG_LEVELS)}, for this command.")
+    ] = "WARNING",
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=lambda asked: _version(asked))] = False,
+) -> None:
+    """Turn tasks into graded rollouts, and profile their rewards."""
+    from rollmill.observability.logging import configure_logging
+
+    if log_level.upper() not in LOG_LEVELS:
+        raise typer.BadParameter(f"{log_level!r} is not one of {', '.join(LOG_LEVELS)}", param_hint="--log-level")
+    configure_logging(log_level.upper(), json=False)
+
+
+def _version(asked: bool) -> None:
+    """Show the version and exit."""
+    if asked:
+        emit(__version__)
+        raise typer.Exit

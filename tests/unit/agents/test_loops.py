@@ -1,0 +1,168 @@
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollmill.contracts.json import JsonObject, JsonValue
+from rollmill.errors import OverloadedError
+from rollmill.openai.items import function_call, text_message
+from rollmill.server import AgentSettings
+from rollmill.testing import FakeEpisode
+from rollmill_services.agents.single_turn.agent import SingleTurn
+from rollmill_services.agents.tool_loop.agent import ToolLoop, ToolLoopSettings, add_usage
+
+
+def tool_loop(max_steps: int = 16) -> ToolLoop:
+    return ToolLoop(ToolLoopSettings(model="m", resources="r", max_steps=max_steps))
+
+
+async def add(arguments: JsonObject) -> str:
+    return str(arguments.get("a", 0) + arguments.get("b", 0))
+
+
+def call(a: int, b: int, call_id: str = "c1") -> JsonObject:
+    return function_call("add", f'{{"a": {a}, "b": {b}}}', call_id)
+
+
+async def test_a_rollout_of_two_steps_keeps_every_item_in_order() -> None:
+    episode = FakeEpisode([call(1, 2), "3"], tools={"add": add}, reward=0.5)
+    row = {"id": 7, "responses_create_params": {"input": "1+2?", "temperature": 0.3}}
+
+    verified = await tool_loop().run(row, episode)
+
+    assert (verified["id"], verified["reward"]) == (7, 0.5)
+    output = verified["response"]["output"]
+    assert [item["type"] for item in output] == ["function_call", "function_call_output", "message"]
+    assert output[1] == {"type": "function_call_output", "call_id": "c1", "output": "3"}
+    assert verified["response"]["usage"]["total_tokens"] == 30
+    second = episode.model.requests[1]
+    assert [item["type"] for item in second["input"][-2:]] == ["function_call", "function_call_output"]
+    assert second["temperature"] == 0.3
+
+
+async def test_parallel_calls_are_all_answered_in_order() -> None:
+    calls = [call(1, 1, "c1"), call(2, 2, "c2"), call(3, 3, "c3")]
+    episode = FakeEpisode([calls, "done"], tools={"add": add})
+    response = await tool_loop().respond({"input": "x"}, episode)
+    answers = [item for item in response["output"] if item["type"] == "function_call_output"]
+    assert [(item["call_id"], item["output"]) for item in answers] == [("c1", "2"), ("c2", "4"), ("c3", "6")]
+
+
+async def test_the_last_steps_calls_are_not_made() -> None:
+    episode = FakeEpisode([call(1, 2)], tools={"add": add})
+    response = await tool_loop(max_steps=3).respond({"input": "x"}, episode)
+    assert len(episode.model.requests) == 3
+    assert len(episode.calls) == 2
+    assert response["output"][-1]["type"] == "function_call"
+
+
+async def test_a_truncated_answer_ends_the_loop_and_its_calls_are_not_made() -> None:
+    step = {
+        "object": "response",
+        "output": [call(1, 2)],
+        "incomplete_details": {"reason": "max_output_tokens"},
+        "usage": None,
+    }
+    episode = FakeEpisode([step], tools={"add": add})
+    response = await tool_loop().respond({"input": "x"}, episode)
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert episode.calls == []
+    assert response["usage"] is None
+
+
+async def test_an_unknown_tool_and_a_call_without_arguments_go_on() -> None:
+    nameless = {"type": "function_call", "call_id": "c2"}
+    episode = FakeEpisode([[function_call("nope", "{}", "c1"), nameless], "ok"], tools={"add": add})
+    response = await tool_loop().respond({"input": "x"}, episode)
+    assert episode.calls == [("nope", "{}"), ("", "")]
+    assert "unknown tool" in response["output"][2]["output"]
+
+
+async def test_declared_tools_are_filled_in_only_when_the_request_names_none() -> None:
+    own: list[JsonValue] = [{"type": "function", "name": "own"}]
+    for tools, expected in ((None, ["add"]), (own, ["own"]), ([], [])):
+        episode = FakeEpisode(["ok"], tools={"add": add})
+        request = {"input": "x"} if tools is None else {"input": "x", "tools": tools}
+        await tool_loop().respond(request, episode)
+        assert [tool["name"] for tool in episode.model.requests[0]["tools"]] == expected
+
+
+async def test_string_input_becomes_a_message_and_items_are_kept() -> None:
+    episode = FakeEpisode(["ok"])
+    await tool_loop().respond({"input": "hello"}, episode)
+    items = episode.model.requests[0]["input"]
+    assert len(items) == 1
+    assert (items[0]["role"], items[0]["content"]) == ("user", "hello")
+    assert "tools" not in episode.model.requests[0]
+
+
+async def test_the_callers_request_is_not_changed() -> None:
+    request: JsonObject = {"input": [{"role": "user", "content": "x"}]}
+    await tool_loop().respond(request, FakeEpisode([call(1, 2), "ok"], tools={"add": add}))
+    assert request == {"input": [{"role": "user", "content": "x"}]}
+
+
+async def test_an_error_of_the_model_ends_the_rollout() -> None:
+    with pytest.raises(OverloadedError):
+        await tool_loop().respond({"input": "x"}, FakeEpisode([OverloadedError("busy")]))
+
+
+async def test_a_response_without_output_is_an_empty_answer() -> None:
+    response = await tool_loop().respond({"input": "x"}, FakeEpisode([{"object": "response", "output": None}]))
+    assert response["output"] == []
+
+
+async def test_single_turn_asks_once() -> None:
+    episode = FakeEpisode([[text_message("42"), call(1, 2)]], tools={"add": add}, reward=1.0)
+    verified = await SingleTurn(AgentSettings(model="m", resources="r")).run(
+        {"responses_create_params": {"input": "6*7?"}}, episode
+    )
+    assert verified["reward"] == 1.0
+    assert len(episode.model.requests) == 1
+    assert episode.calls == []
+
+
+async def test_one_agent_runs_many_rollouts_at_once() -> None:
+    agent = tool_loop()
+
+    async def one(number: int) -> str:
+        async def slow(arguments: JsonObject) -> str:
+            await asyncio.sleep(0)
+            return await add(arguments)
+
+        response = await agent.respond({"input": "x"}, FakeEpisode([call(number, 1), "ok"], tools={"add": slow}))
+        return str(response["output"][1]["output"])
+
+    tasks = [asyncio.create_task(one(number)) for number in range(20)]
+    assert [await task for task in tasks] == [str(number + 1) for number in range(20)]
+
+
+usages = st.recursive(
+    st.dictionaries(st.sampled_from("ab"), st.integers(0, 9)),
+    lambda inner: st.dictionaries(st.sampled_from("xy"), inner),
+    max_leaves=4,
+)
+
+
+@given(st.lists(st.fixed_dictionaries({"tokens": st.integers(0, 99), "details": usages}), min_size=1, max_size=5))
+@settings(max_examples=50, deadline=None)
+def test_usage_is_summed(parts: list[JsonObject]) -> None:
+    total: JsonObject | None = None
+    for part in parts:
+        total = add_usage(total, part)
+    assert total is not None
+    assert total["tokens"] == sum(part["tokens"] for part in parts)
+
+
+def test_usage_sums_nested_details_and_skips_absent_ones() -> None:
+    first = {"input_tokens": 1, "input_tokens_details": {"cached_tokens": 2}, "output_tokens": None, "tier": "a"}
+    second = {"input_tokens": 3, "input_tokens_details": None, "output_tokens": 4, "tier": "b"}
+    total = add_usage(add_usage(add_usage(None, None), first), second)
+    assert total == {
+        "input_tokens": 4,
+        "input_tokens_details": {"cached_tokens": 2},
+        "output_tokens": 4,
+        "tier": "a",
+    }
+    assert add_usage(None, "torn") is None

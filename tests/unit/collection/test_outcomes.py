@@ -1,0 +1,143 @@
+import pytest
+
+from rollmill.collection.outcomes import Assignment, Completed, Failed, failed_by, failure_line, read_outcome
+from rollmill.contracts.json import JsonObject, JsonValue, dumps, loads
+from rollmill.contracts.rows import RowKey
+from rollmill.errors import DeadlineError, InputError, OverloadedError, RollmillError, UpstreamError
+
+ROW: JsonObject = {
+    "responses_create_params": {"input": "q"},
+    "agent_ref": {"name": "a"},
+    "_ng_task_index": 3,
+    "_ng_rollout_index": 1,
+}
+ASSIGNMENT = Assignment(RowKey(3, 1), "a", ROW, dumps(ROW))
+
+
+def outcome(**changes: JsonValue) -> Completed | Failed:
+    return read_outcome(ASSIGNMENT, dumps({**ROW, **changes}))
+
+
+def failed(found: Completed | Failed) -> Failed:
+    assert isinstance(found, Failed)
+    return found
+
+
+@pytest.mark.parametrize("reward", [0.5, -2.0, 0, 1, True])
+def test_a_finite_reward_completes_the_rollout(reward: float) -> None:
+    found = outcome(reward=reward, extra=[1])
+
+    assert isinstance(found, Completed)
+    assert found.reward == float(reward)
+    assert loads(found.line) == {**ROW, "reward": reward, "extra": [1]}
+
+
+@pytest.mark.parametrize("reward", [None, "1", [1.0], {}])
+def test_any_other_reward_fails_it(reward: JsonValue) -> None:
+    found = failed(outcome(reward=reward))
+
+    assert (found.failure.boundary, found.failure.type) == ("agent", "invalid-reward")
+    assert not found.failure.retryable
+
+
+def test_a_missing_reward_fails_it_and_never_counts_as_zero() -> None:
+    assert failed(outcome()).failure.type == "invalid-reward"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400])
+def test_a_reward_that_is_no_finite_number_fails_it(number: str) -> None:
+    body = dumps(ROW)[:-1] + f',"reward":{number}}}'.encode()
+
+    assert failed(read_outcome(ASSIGNMENT, body)).failure_class in ("invalid-answer", "invalid-reward")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"reward": 1', b"\xff", b"[]", b"null", b'"text"'])
+def test_an_answer_that_is_no_json_object_fails_it(body: bytes) -> None:
+    assert failed(read_outcome(ASSIGNMENT, body)).failure.type == "invalid-answer"
+
+
+@pytest.mark.parametrize("change", [{"_ng_task_index": 4}, {"_ng_rollout_index": 0}, {"_ng_task_index": "3"}])
+def test_the_row_of_another_rollout_fails_it(change: JsonObject) -> None:
+    assert failed(outcome(reward=1, **change)).failure.type == "wrong-row"
+
+
+@pytest.mark.parametrize("body", [{"reward": 1}, {"reward": 1, "agent_ref": None, "_ng_task_index": None}])
+def test_keys_that_the_agent_dropped_are_filled_in(body: JsonObject) -> None:
+    found = read_outcome(ASSIGNMENT, dumps(body))
+
+    assert isinstance(found, Completed)
+    assert loads(found.line) == {
+        "reward": 1,
+        "agent_ref": {"name": "a"},
+        "_ng_task_index": 3,
+        "_ng_rollout_index": 1,
+    }
+
+
+def test_an_answer_on_many_lines_becomes_one_line() -> None:
+    body = dumps({**ROW, "reward": 1.0}).replace(b",", b",\n  ")
+    found = read_outcome(ASSIGNMENT, body)
+
+    assert isinstance(found, Completed)
+    assert b"\n" not in found.line
+    assert loads(found.line) == loads(body)
+
+
+def test_a_failure_that_the_agent_classified_keeps_its_class_and_row() -> None:
+    found = failed(outcome(_ng_failure_class="tool-crash", reward=0.0, note="x"))
+
+    assert (found.failure_class, found.terminal, found.persist) == ("tool-crash", False, True)
+    line = loads(failure_line(ASSIGNMENT, 2, found))
+    assert line["note"] == "x"
+    assert "reward" not in line
+    assert "responses_create_params" not in line
+
+
+@pytest.mark.parametrize("failure_class", [{}, {"_ng_failure_class": "hopeless"}])
+def test_a_terminal_failure_is_terminal_with_or_without_a_class(failure_class: JsonObject) -> None:
+    found = failed(outcome(_ng_failure_terminal=True, reward=1.0, **failure_class))
+
+    assert (found.terminal, found.persist, found.failure.retryable) == (True, True, False)
+
+
+def test_a_rollout_that_must_not_persist_is_a_failure_that_is_written_nowhere() -> None:
+    found = failed(outcome(_ng_no_persist=True, reward=1.0))
+
+    assert (found.terminal, found.persist) == (False, False)
+
+
+def test_marks_that_are_false_do_not_fail_a_rollout() -> None:
+    marks: JsonObject = {"_ng_failure_class": None, "_ng_failure_terminal": False, "_ng_no_persist": False}
+
+    assert isinstance(outcome(reward=1.0, **marks), Completed)
+
+
+@pytest.mark.parametrize(
+    ("error", "boundary", "slug", "retryable"),
+    [
+        (OverloadedError("busy"), "agent", "overloaded", True),
+        (DeadlineError("late", boundary="model"), "model", "deadline-passed", False),
+        (InputError("bad", boundary="resources"), "resources", "invalid-request", False),
+        (UpstreamError("x", boundary="model", upstream_type="overloaded", retryable=True), "model", "overloaded", True),
+        (UpstreamError("x", boundary="nonsense", upstream_type=5), "agent", "upstream-failed", False),
+    ],
+)
+def test_an_error_of_the_call_becomes_the_failure_of_who_caused_it(
+    error: RollmillError, boundary: str, slug: str, retryable: bool
+) -> None:
+    found = failed_by(error)
+
+    assert (found.failure.boundary, found.failure.type, found.failure.retryable) == (boundary, slug, retryable)
+    assert (found.failure_class, found.terminal, found.persist, found.row) == (slug, False, True, None)
+
+
+def test_a_failure_line_says_which_rollout_which_attempt_and_why() -> None:
+    assert loads(failure_line(ASSIGNMENT, 1, failed_by(OverloadedError("x" * 5000)))) == {
+        "_ng_task_index": 3,
+        "_ng_rollout_index": 1,
+        "_ng_attempt_index": 1,
+        "agent_ref": {"name": "a"},
+        "_ng_failure_class": "overloaded",
+        "_ng_failure_terminal": False,
+        "failure": {"boundary": "agent", "type": "overloaded", "detail": "x" * 2000, "retryable": True},
+    }
