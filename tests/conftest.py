@@ -8,6 +8,7 @@ import pytest
 import uvicorn
 
 from rollmill.client.asgi import AsgiApp
+from rollmill.observability.logging import ensure_logging
 
 Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[str]]
 
@@ -36,6 +37,12 @@ async def _serving(app: AsgiApp, *, port: int = 0) -> AsyncIterator[str]:
         server.should_exit = True
         await task
         listener.close()
+
+
+@pytest.fixture(autouse=True)
+def logging_set_up() -> None:
+    """As in every process of Rollmill; structlog's own default would draw tracebacks with all their locals."""
+    ensure_logging()
 
 
 @pytest.fixture

@@ -54,12 +54,12 @@ _NAMES = {
     "Session": "rollmill.server.sessions",
     "ToolError": "rollmill.server.tools",
     "Verdict": "rollmill.contracts.rollouts",
-    "agent_app": "rollmill.server.agent_app",
+    "agent_app": "rollmill.server.agent_host",
     "collect": "rollmill.collection.library",
-    "model_app": "rollmill.server.model_app",
+    "model_app": "rollmill.server.model_host",
     "profile": "rollmill.profiling",
     "read_rollouts": "rollmill.artifacts.reader",
-    "resources_app": "rollmill.server.resources_app",
+    "resources_app": "rollmill.server.resources_host",
     "tool": "rollmill.server.tools",
 }
 __getattr__ = lazy_exports(__name__, _NAMES)

@@ -156,7 +156,7 @@ async def test_what_is_wrong_with_a_call_is_told_to_the_model_and_the_rollout_go
 
 def test_a_process_that_serves_only_an_agent_knows_the_errors_of_tools() -> None:
     code = """
-import rollmill.server.agent_app
+import rollmill.server.agent_host
 from rollmill.errors import from_problem
 error = from_problem({"type": "urn:rollmill:problem:tool-error"}, 400)
 assert error.slug == "tool-error", type(error)
@@ -166,8 +166,10 @@ assert error.slug == "tool-error", type(error)
 
 async def test_a_repeat_under_the_same_key_runs_once() -> None:
     setting = Setting(FakeModel([buy(2), "done"]))
-    async with setting.running() as agent:
-        first, again = [await run(agent, key="k") for _ in range(2)]
+    transport = httpx.ASGITransport(app=setting.apps["shopper"])
+    headers = {"idempotency-key": "k"}
+    async with setting.running(), httpx.AsyncClient(transport=transport, base_url="http://agent") as client:
+        first, again = [(await client.post("/run", json=ROW, headers=headers)).json() for _ in range(2)]
     assert first == again
     assert len(setting.shop.open) == 1
 

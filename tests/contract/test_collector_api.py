@@ -13,8 +13,17 @@ from rollmill.contracts.json import JsonObject, JsonValue, dumps, loads
 from rollmill.contracts.rollouts import Rollout
 from rollmill.contracts.rows import Row
 from rollmill.errors import InputError
-from rollmill.server import Agent, AgentSettings, Episode, Resources, ServiceApp, Session, agent_app, model_app
-from rollmill.server.resources_app import resources_app
+from rollmill.server import (
+    Agent,
+    AgentSettings,
+    Episode,
+    Resources,
+    ServiceApp,
+    Session,
+    agent_app,
+    model_app,
+    resources_app,
+)
 from rollmill.testing import FakeModel, asgi_client, service_client
 from rollmill_services.collector.app import create_app
 from rollmill_services.collector.settings import CollectorSettings
@@ -143,7 +152,7 @@ async def status(client: httpx.AsyncClient, run_id: str = "a") -> JsonObject:
 
 async def ended(client: httpx.AsyncClient, run_id: str = "a", state: str = "finished") -> JsonObject:
     async with asyncio.timeout(20):
-        while (now := await status(client, run_id))["state"] in ("running", "paused"):
+        while (now := await status(client, run_id))["state"] in ("running", "paused"):  # noqa: ASYNC110 (the service is asked, as its users do)
             await asyncio.sleep(0.01)
     assert now["state"] == state, now
     return now
@@ -157,7 +166,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def settled(client: httpx.AsyncClient, count: int, run_id: str = "a") -> None:
     async with asyncio.timeout(20):
-        while (await status(client, run_id))["completed"] < count:
+        while (await status(client, run_id))["completed"] < count:  # noqa: ASYNC110 (the service is asked, as its users do)
             await asyncio.sleep(0.01)
 
 
@@ -310,9 +319,7 @@ async def test_the_same_request_twice_is_the_same_run(collector: httpx.AsyncClie
     assert len((await collector.get("/v1/runs")).json()["runs"]) == 1
 
 
-async def test_the_same_request_posted_at_the_same_time_is_run_once(
-    collector: httpx.AsyncClient, bench: Bench
-) -> None:
+async def test_the_same_request_posted_at_the_same_time_is_run_once(collector: httpx.AsyncClient, bench: Bench) -> None:
     answers = await asyncio.gather(*(start(collector) for _ in range(5)))
     done = await ended(collector)
 
@@ -333,7 +340,9 @@ async def test_the_same_id_with_other_content_is_a_409(collector: httpx.AsyncCli
 async def test_a_refused_run_leaves_its_id_free(collector: httpx.AsyncClient) -> None:
     rows = tasks(1, agent_ref={"name": "nobody"})
 
-    detail = problem(await collector.post("/v1/runs", json={"id": "a", "rows": rows}), 404, "service-not-found")["detail"]
+    detail = problem(await collector.post("/v1/runs", json={"id": "a", "rows": rows}), 404, "service-not-found")[
+        "detail"
+    ]
     assert "'nobody'" in detail
     assert "other, solver" in detail
     await start(collector)

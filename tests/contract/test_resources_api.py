@@ -189,6 +189,7 @@ async def test_a_failed_seed_opens_no_session(client: httpx.AsyncClient, ledger:
     response = await client.post("/seed_session", json={"bad": True})
     assert (response.status_code, slug(response)) == (422, "invalid-request")
     assert "x-rollmill-session" not in response.headers
+    assert ledger.closed == ["close None"]  # what was opened before it failed is closed
 
 
 async def test_verify_can_close_the_session_and_says_so(client: httpx.AsyncClient, ledger: Ledger) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -130,6 +131,12 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield  # the signals belong to pytest
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().serve(sockets)
+        except SystemExit:  # it would end pytest
+            raise RuntimeError("the service did not start; the captured log says why") from None
+
 
 @asynccontextmanager
 async def _serving(build: BuildApp) -> AsyncIterator[str]:
@@ -142,7 +149,6 @@ async def _serving(build: BuildApp) -> AsyncIterator[str]:
             while not server.started:
                 if task.done():
                     await task
-                    raise RuntimeError(f"the service at {url} did not start")
                 await asyncio.sleep(0.005)
             yield url
         finally:

@@ -117,4 +117,8 @@ async def test_the_services_collect_and_profile_an_example_over_sockets(
 
     assert (status.state, status.completed, status.failed) == ("finished", len(rows), 0)
     assert len(rows) == 4 * len(tasks)
-    assert repr(profile)[:1500] == ""
+    assert profile["completion"]["complete_tasks"] == len(tasks)
+    [agent] = profile["agents"]
+    assert agent["agent_ref"] == {"name": "mcqa_agent"}
+    assert agent["mean/reward"] == pytest.approx(sum(row["reward"] for row in rows) / len(rows))
+    assert status.mean_reward == pytest.approx(agent["mean/reward"])

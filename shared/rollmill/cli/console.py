@@ -5,14 +5,15 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import typer
 
 from rollmill.contracts.json import JsonValue
 from rollmill.errors import RollmillError
 
-DEBUG_VARIABLE = "ROLLMILL_DEBUG"
+DEBUG_VARIABLE: Final = "ROLLMILL_DEBUG"
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -43,6 +44,13 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     padded = (zip(line, widths, strict=True) for line in cells)
     return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded)
+
+
+def checked_level(level: str) -> str:
+    """Return a log level in capitals; one that does not exist is wrong usage."""
+    if level.upper() not in LOG_LEVELS:
+        raise typer.BadParameter(f"{level!r} is not one of {', '.join(LOG_LEVELS)}", param_hint="--log-level")
+    return level.upper()
 
 
 def guarded(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

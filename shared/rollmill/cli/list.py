@@ -2,13 +2,15 @@ import asyncio
 import importlib.util
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from rollmill.cli.console import emit, emit_json, table
-from rollmill.contracts.services import Instance
 from rollmill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rollmill.contracts.services import Instance
 
 ListLine = dict[str, str | int]
 

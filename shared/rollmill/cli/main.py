@@ -5,7 +5,7 @@ import typer
 
 from rollmill._version import __version__
 from rollmill.cli.collect import collect
-from rollmill.cli.console import emit, guarded
+from rollmill.cli.console import LOG_LEVELS, checked_level, emit, guarded
 from rollmill.cli.down import down
 from rollmill.cli.list import list_services
 from rollmill.cli.profile import profile
@@ -15,8 +15,6 @@ from rollmill.cli.status import status
 from rollmill.cli.token import token
 from rollmill.cli.up import up
 from rollmill.cli.validate import validate
-
-LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 COMMANDS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     ("up", up),
@@ -56,9 +54,7 @@ def _rollmill(
     """Turn tasks into graded rollouts, and profile their rewards."""
     from rollmill.observability.logging import configure_logging
 
-    if log_level.upper() not in LOG_LEVELS:
-        raise typer.BadParameter(f"{log_level!r} is not one of {', '.join(LOG_LEVELS)}", param_hint="--log-level")
-    configure_logging(log_level.upper(), json=False)
+    configure_logging(checked_level(log_level), json=False)
 
 
 def _version(asked: bool) -> None:

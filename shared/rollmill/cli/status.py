@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollmill.cli.console import emit, emit_json, table, tell
-from rollmill.contracts.services import Instance, ServiceList
 from rollmill.errors import RollmillError, UnauthorizedError
 
 if TYPE_CHECKING:
+    from rollmill.contracts.services import Instance
     from rollmill.local.connection import Connection
     from rollmill.local.state import Deployment
 
@@ -39,7 +39,7 @@ def status(
         tell(line)
 
 
-async def live_services(connection: "Connection") -> list[Instance]:
+async def live_services(connection: "Connection") -> "list[Instance]":
     """Ask a head for every live instance.
 
     Raises:
@@ -47,6 +47,7 @@ async def live_services(connection: "Connection") -> list[Instance]:
     """
     from rollmill.client.http import HttpTransport
     from rollmill.client.service_client import auth_headers
+    from rollmill.contracts.services import ServiceList
 
     transport = HttpTransport()
     url, headers = f"{connection.head_url}/v1/services", auth_headers(connection.token)
@@ -69,7 +70,7 @@ def _with_fix(error: RollmillError, head_url: str) -> RollmillError:
     )
 
 
-def _as_table(services: list[Instance]) -> str:
+def _as_table(services: "list[Instance]") -> str:
     header = ["SERVICE", "KIND", "INSTANCE", "URL", "STATE", "IN FLIGHT", "LEASE AGE"]
     lines = [
         [s.name, s.kind, s.instance[:8], s.url, s.state, str(s.in_flight), f"{s.lease_age_seconds:.1f} s"]
@@ -78,7 +79,7 @@ def _as_table(services: list[Instance]) -> str:
     return table(header, lines)
 
 
-def _as_json(head_url: str, services: list[Instance], own: "Deployment | None") -> dict[str, object]:
+def _as_json(head_url: str, services: "list[Instance]", own: "Deployment | None") -> dict[str, object]:
     processes = [
         {"label": p.label, "pid": p.pid, "running": p.ref.is_running(), "log": p.log}
         for p in (own.processes if own else [])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollmill.cli.console import table, tell
-from rollmill.local.connection import COLLECTOR_PORT, HEAD_PORT, PROFILER_PORT
+from rollmill.cli.console import checked_level, table, tell
+from rollmill.local.ports import COLLECTOR_PORT, HEAD_PORT, PROFILER_PORT
 
 if TYPE_CHECKING:
     from rollmill.config.specs import Topology
@@ -41,6 +41,7 @@ def up(  # noqa: PLR0913 (one parameter for each option of the command)
     from rollmill.local.spawning import new_spawner, service_environment
 
     began = time.monotonic()
+    level = checked_level(log_level)
     # Made first: it gets ready while the topology is checked.
     with new_spawner(service_environment(os.environ, pass_env or ())) as spawner:
         from rollmill.config.topology import load_topology
@@ -57,7 +58,7 @@ def up(  # noqa: PLR0913 (one parameter for each option of the command)
             head_port=head_port,
             collector_port=collector_port,
             profiler_port=profiler_port,
-            log_level=log_level.upper(),
+            log_level=level,
         )
         plans = plan_processes(topology, placement)
         with state.locked():
@@ -84,7 +85,8 @@ class _Run:
     async def run(self, plans: "list[ProcessPlan]", *, host: str, ready_timeout: float) -> None:
         """Start, watch and stop; with `detach`, only start."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self._asked_to_stop)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # `nohup` is respected
+                asyncio.get_running_loop().add_signal_handler(number, self._asked_to_stop)
         leave_running = False
         try:
             self._launcher.start(plans, host=host)

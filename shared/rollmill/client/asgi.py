@@ -17,6 +17,8 @@ AsgiApp: TypeAlias = Callable[
 ]
 
 SCHEME = "http"
+MAX_TARGETS = 4096
+"""URLs remembered with their parsed form."""
 _EXTENSIONS: dict[str, Any] = {"rollmill.in_process": {}}
 
 
@@ -29,6 +31,7 @@ class AsgiTransport:
 
     def __init__(self, apps: Mapping[str, AsgiApp]) -> None:
         self._apps = {urlsplit(url).netloc: app for url, app in apps.items()}
+        self._targets: dict[str, tuple[AsgiApp, Scope]] = {}
 
     async def send(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes = b"", timeout: float | None = None
@@ -62,26 +65,34 @@ class AsgiTransport:
         """Nothing to close: whoever started the applications stops them."""
 
     def _scope(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[AsgiApp, Scope]:
+        target = self._targets.get(url)
+        if target is None:
+            if len(self._targets) > MAX_TARGETS:
+                self._targets.clear()
+            target = self._targets[url] = self._target(url)
+        app, fixed = target
+        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        return app, {**fixed, "method": method, "headers": raw}
+
+    def _target(self, url: str) -> tuple[AsgiApp, Scope]:
+        """Find the application behind a URL, and make the part of the scope that is the same for all calls to it."""
         parts = urlsplit(url)
         app = self._apps.get(parts.netloc)
         if app is None:
             raise ConnectError(f"no embedded service at {parts.netloc}")
-        scope = {
+        return app, {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": method,
             "scheme": SCHEME,
             "path": unquote(parts.path),
             "raw_path": parts.path.encode(),
             "query_string": parts.query.encode(),
             "root_path": "",
-            "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
             "client": None,
             "server": (parts.hostname or "", 80),
             "extensions": _EXTENSIONS,
         }
-        return app, scope
 
 
 class _Collected:

@@ -43,7 +43,9 @@ def retry_delay(
     """
     if attempt >= policy.max_attempts:
         return None
-    safe = isinstance(error, ConnectError | OverloadedError)
+    # A refusal that names a boundary was passed on by a service that had begun to work: not a refusal of this call.
+    refused = isinstance(error, OverloadedError) and "boundary" not in error.extensions
+    safe = refused or isinstance(error, ConnectError)
     if not safe and not (has_key and isinstance(error, ConnectionLostError)):
         return None
     if error.extensions.get("retryable") is False:

@@ -37,7 +37,7 @@ class ServiceSettings(BaseModel):
     """Key that signs session ids; random at each start when not given."""
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     request_timeout_seconds: float = Field(default=600.0, gt=0)
-    """Longest time that one call may take when the caller sets no earlier deadline."""
+    """Longest time that one call may take when the caller sets no deadline of its own."""
     max_in_flight: int = Field(default=20_000, ge=1)
     """Requests beyond this number are answered 503 with `Retry-After`."""
     session_idle_seconds: float = Field(default=3600.0, gt=0)

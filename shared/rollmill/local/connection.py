@@ -4,16 +4,12 @@ import os
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from rollmill.errors import ConfigError
+from rollmill.local.ports import DEFAULT_HEAD_URL
 from rollmill.local.state import StateDir
-
-HEAD_PORT: Final = 11_000
-COLLECTOR_PORT: Final = 11_001
-PROFILER_PORT: Final = 11_002
-DEFAULT_HEAD_URL: Final = f"http://127.0.0.1:{HEAD_PORT}"
 
 
 class Connection(NamedTuple):

@@ -10,7 +10,7 @@ from rollmill.config.specs import ServiceSpec, Topology
 from rollmill.config.topology import startup_order, topology_digest
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.services import Kind
-from rollmill.local.connection import COLLECTOR_PORT, HEAD_PORT, PROFILER_PORT
+from rollmill.local.ports import COLLECTOR_PORT, HEAD_PORT, PROFILER_PORT
 
 OWN_SERVICES: Final[Mapping[Kind, str]] = {"head": "head", "collector": "collector", "profiler": "profiler"}
 """Rollmill's own services by kind: what each is found by."""

@@ -4,6 +4,7 @@ What it is told in secret comes from its settings file, which only the environme
 """
 
 import argparse
+import gc
 import os
 import signal
 import socket
@@ -33,6 +34,7 @@ def run(use: str, *, listener: int, with_parent: bool) -> None:
     Raises:
         SystemExit: always, with 0 when it was asked to stop.
     """
+    gc.disable()  # imports make much and drop little: `serve` enables it again once they are done
     if with_parent:
         threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
     try:

@@ -53,8 +53,6 @@ def serve(
         ConfigError: the service cannot be found, told or reached as asked.
         SystemExit: it was asked to stop (0), or could not start (3).
     """
-    signal.signal(signal.SIGTERM, _leave)
-    gc.disable()  # imports make much and drop little: collecting meanwhile is time lost
     definition = find_service(use)
     settings = definition.settings_type.from_environment()
     configure_logging(settings.log_level, json=json_logs)
@@ -64,9 +62,9 @@ def serve(
         if not isinstance(app, ServiceApp):
             raise ConfigError(f"{use!r}: its factory returns {type(app).__name__}, not an app made by build_app")
         _raise_file_limit()
-        gc.collect()
-        gc.freeze()
-        gc.enable()
+        _settle_memory()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _leave)
         url = settings.advertise_url or base_url(*bound_address(bound))
         log.info("serving", name=settings.name, kind=app.runtime.kind, url=url, version=__version__)
         _Server(_config(app), app.runtime).run(sockets=[bound])
@@ -145,6 +143,13 @@ class _Server(uvicorn.Server):
 def _leave(_: int, __: FrameType | None) -> NoReturn:
     # Before the server runs, and after it has stopped: uvicorn then raises the signal again.
     raise SystemExit(0)
+
+
+def _settle_memory() -> None:
+    """Have the collector never look again at what was imported and built so far."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _raise_file_limit() -> None:

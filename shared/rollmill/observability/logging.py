@@ -40,12 +40,7 @@ def configure_logging(level: str, *, json: bool, stream: TextIO | None = None) -
         stream: stderr when None.
     """
     number = logging.getLevelNamesMapping()[level]
-    structlog.configure(
-        processors=[structlog.processors.add_log_level, _add_circumstances, _make_safe, _as_json if json else _as_text],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=lambda *_: _Lines(stream),
-        cache_logger_on_first_use=False,
-    )
+    _configure_structlog(number, json=json, stream=stream)
     root = logging.getLogger()
     root.handlers = [handler for handler in root.handlers if not isinstance(handler, _Bridge)]
     root.addHandler(_Bridge())
@@ -54,6 +49,24 @@ def configure_logging(level: str, *, json: bool, stream: TextIO | None = None) -
     # These tell every single request, or what we tell ourselves.
     for name in ("httpx", "httpcore", "aiohttp.access", "uvicorn.error"):
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
+
+
+def ensure_logging() -> None:
+    """Give Rollmill's own log lines their form where nobody has configured any: in a trainer's process, or a test.
+
+    Warnings and errors go to stderr; the standard library's logging, which belongs to the application, is left alone.
+    """
+    if not structlog.is_configured():
+        _configure_structlog(logging.WARNING, json=False, stream=None)
+
+
+def _configure_structlog(level: int, *, json: bool, stream: TextIO | None) -> None:
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, _add_circumstances, _make_safe, _as_json if json else _as_text],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=lambda *_: _Lines(stream),
+        cache_logger_on_first_use=False,
+    )
 
 
 def escape_control(text: str, *, keep_lines: bool = False) -> str:
@@ -67,13 +80,16 @@ def escape_control(text: str, *, keep_lines: bool = False) -> str:
 
 
 def readable_line(line: str) -> str:
-    """Show one line of a service's JSON log as text for a person; any other line as it is, made harmless."""
+    """Show one line of a service's JSON log as text for a person; any other line as it is, made harmless.
+
+    What the line holds of several lines, a traceback above all, is shown as these.
+    """
     try:
         event = orjson.loads(line)
     except ValueError:
         event = None
     if isinstance(event, dict) and "event" in event:
-        return _text(event)
+        return _text(event, keep_lines=True)
     return escape_control(line)
 
 
@@ -147,11 +163,12 @@ def _as_text(_: object, __: str, event: _Event) -> str:
     return _text(event)
 
 
-def _text(event: Mapping[str, JsonValue]) -> str:
+def _text(event: Mapping[str, JsonValue], *, keep_lines: bool = False) -> str:
     """`19:38:00 warning  head_unreachable url=http://… error='no connection'`, an exception on lines of its own."""
-    fields = [f"{key}={_shown(value)}" for key, value in event.items() if key not in _OWN_KEYS]
-    time = str(event.get("timestamp", ""))[11:19]
-    line = " ".join([time, f"{event.get('level', '')!s:<8}", escape_control(str(event["event"])), *fields]).strip()
+    fields = [f"{escape_control(str(key))}={_shown(value)}" for key, value in event.items() if key not in _OWN_KEYS]
+    time = escape_control(str(event.get("timestamp", ""))[11:19])
+    told = escape_control(str(event["event"]).rstrip(), keep_lines=keep_lines)
+    line = " ".join([time, f"{escape_control(str(event.get('level', ''))):<8}", told, *fields]).strip()
     exception = event.get("exception")
     return f"{line}\n{escape_control(str(exception), keep_lines=True)}" if exception else line
 

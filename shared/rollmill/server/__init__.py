@@ -6,12 +6,12 @@ from rollmill._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rollmill.server.agent import Agent, AgentSettings, Episode
-    from rollmill.server.agent_app import agent_app
+    from rollmill.server.agent_host import agent_app
     from rollmill.server.app import ServiceApp, build_app
     from rollmill.server.model import Model
-    from rollmill.server.model_app import model_app
+    from rollmill.server.model_host import model_app
     from rollmill.server.resources import Resources
-    from rollmill.server.resources_app import resources_app
+    from rollmill.server.resources_host import resources_app
     from rollmill.server.sessions import Session
     from rollmill.server.tools import ToolError, tool
 
@@ -40,10 +40,10 @@ _NAMES = {
     "ServiceApp": "rollmill.server.app",
     "Session": "rollmill.server.sessions",
     "ToolError": "rollmill.server.tools",
-    "agent_app": "rollmill.server.agent_app",
+    "agent_app": "rollmill.server.agent_host",
     "build_app": "rollmill.server.app",
-    "model_app": "rollmill.server.model_app",
-    "resources_app": "rollmill.server.resources_app",
+    "model_app": "rollmill.server.model_host",
+    "resources_app": "rollmill.server.resources_host",
     "tool": "rollmill.server.tools",
 }
 __getattr__ = lazy_exports(__name__, _NAMES)

@@ -3,13 +3,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TypeAlias
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rollmill._version import __version__
 from rollmill.client.links import Connector, connect_over_network
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.services import Kind
+from rollmill.observability.logging import ensure_logging
 from rollmill.server.background import background
 from rollmill.server.calls import HotRoute
 from rollmill.server.edge import Edge
@@ -41,6 +42,13 @@ class ServiceApp(FastAPI):
         self.edge: Edge | None = None
         super().__init__(title=title, version=__version__, lifespan=_run)
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Go straight to the edge; what FastAPI does before its own layers is of no use to the hot routes."""
+        if self.middleware_stack is None:
+            self.middleware_stack = self.build_middleware_stack()
+        scope["app"] = self  # FastAPI's routes and the lifespan look here
+        await self.middleware_stack(scope, receive, send)
+
     def build_middleware_stack(self) -> ASGIApp:
         """Put the edge outside everything that FastAPI itself wraps around the routes."""
         self.edge = Edge(super().build_middleware_stack(), self.runtime.settings, self._hot)
@@ -50,6 +58,7 @@ class ServiceApp(FastAPI):
     async def running(self) -> AsyncIterator[None]:
         """Open what the service needs, say that it is ready, and close everything at the end."""
         runtime = self.runtime
+        ensure_logging()
         async with AsyncExitStack() as stack:
             runtime.connected = await stack.enter_async_context(self.connector(runtime.settings))
             await stack.enter_async_context(self._own_lifespan(runtime))

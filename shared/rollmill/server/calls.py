@@ -58,11 +58,13 @@ class Answer:
     status: int = 200
     headers: RawHeaders = field(default=_JSON)
     stream: AsyncIterator[bytes] | None = None
+    keep: bool = True
+    """Whether a repeat under the same idempotency key may be given this answer again."""
 
 
-def json_answer(value: JsonValue, *, headers: RawHeaders = ()) -> Answer:
+def json_answer(value: JsonValue, *, headers: RawHeaders = (), keep: bool = True) -> Answer:
     """Answer 200 with JSON."""
-    return Answer(dumps(value), headers=(*_JSON, *headers) if headers else _JSON)
+    return Answer(dumps(value), headers=(*_JSON, *headers) if headers else _JSON, keep=keep)
 
 
 def problem_answer(error: RollmillError, *, instance: str = "") -> Answer:

@@ -19,6 +19,7 @@ from rollmill.context import (
     REQUEST_ID_HEADER,
     TRACE_HEADER,
     CallContext,
+    get_context,
     reset_context,
     set_context,
 )
@@ -42,6 +43,11 @@ IN_PROCESS = "rollmill.in_process"
 """Key of `scope["extensions"]` that the in-process transport sets: cancellation reaches the handler by itself."""
 DISCONNECT_GRACE_SECONDS = 0.5
 """A keyed call goes on this long without its client, for a retry over a new connection to join it."""
+
+_REQUEST_ID = REQUEST_ID_HEADER.encode()
+_DEADLINE = DEADLINE_HEADER.encode()
+_TRACE = TRACE_HEADER.encode()
+_KEY = IDEMPOTENCY_HEADER.encode()
 
 
 class Edge:
@@ -67,7 +73,7 @@ class Edge:
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        request_id = headers.get(REQUEST_ID_HEADER.encode(), b"").decode("latin-1")[:128] or new_id()
+        request_id = headers.get(_REQUEST_ID, b"").decode("latin-1")[:128] or new_id()
         sending = _Sending(send, request_id)
         token = None
         self.in_flight += 1
@@ -99,11 +105,12 @@ class Edge:
     def _admit(self, scope: Scope, headers: dict[bytes, bytes], request_id: str) -> CallContext:
         if scope["path"] in OPEN_PATHS:
             return CallContext(request_id)
-        if self._token and not hmac.compare_digest(headers.get(b"authorization", b""), self._token):
+        trusted = not self._token or _in_process(scope)
+        if not trusted and not hmac.compare_digest(headers.get(b"authorization", b""), self._token):
             raise UnauthorizedError("this service needs a bearer token: send 'Authorization: Bearer $(rollmill token)'")
         if self.in_flight > self._settings.max_in_flight:
             raise OverloadedError(f"{self._settings.max_in_flight} calls are in flight", retry_after=1.0)
-        context = CallContext(request_id, _deadline(headers), headers.get(TRACE_HEADER.encode(), b"").decode("latin-1"))
+        context = CallContext(request_id, _deadline(headers), headers.get(_TRACE, b"").decode("latin-1"))
         context.remaining()
         return context
 
@@ -111,19 +118,21 @@ class Edge:
         self, route: HotRoute, headers: dict[bytes, bytes], scope: Scope, receive: Receive, sending: "_Sending"
     ) -> None:
         call = Call(scope["path"], headers, await self._read(headers, receive))
-        key = headers.get(IDEMPOTENCY_HEADER.encode(), b"").decode("latin-1") if route.keyed else ""
+        if _in_process(scope):
+            # The caller is this very process: it bounds the time, cancels the handler itself and never loses a call.
+            await sending.answer(await route.handler(call))
+            return
+        key = headers.get(_KEY, b"").decode("latin-1") if route.keyed else ""
         key = key and f"{route.path} {key}"
-        if route.watched and IN_PROCESS not in scope.get("extensions", ()):
-            async with self._watched(key, receive, sending):
-                await sending.answer(await self._bounded(route, call, key))
-        else:
+        if not route.watched:
+            await sending.answer(await self._bounded(route, call, key))
+            return
+        async with self._watched(key, receive, sending):
             await sending.answer(await self._bounded(route, call, key))
 
     async def _bounded(self, route: HotRoute, call: Call, key: str) -> Answer:
-        deadline = _deadline(call.headers)
-        seconds = self._settings.request_timeout_seconds
-        if deadline is not None:
-            seconds = CallContext(deadline=deadline).remaining() or seconds
+        left = get_context().remaining()
+        seconds = self._settings.request_timeout_seconds if left is None else left
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -241,13 +250,17 @@ class _Sending:
         await self.answer(problem_answer(error, instance=instance))
 
 
+def _in_process(scope: Scope) -> bool:
+    return IN_PROCESS in scope.get("extensions", ())
+
+
 def _check_present(message: Message) -> None:
     if message["type"] == "http.disconnect":
         raise InputError("the client left before its request was complete")
 
 
 def _deadline(headers: dict[bytes, bytes]) -> float | None:
-    raw = headers.get(DEADLINE_HEADER.encode())
+    raw = headers.get(_DEADLINE)
     if raw is None:
         return None
     try:
@@ -270,4 +283,4 @@ def _too_large(limit: int) -> PayloadTooLargeError:
 
 
 def _id_header(request_id: str) -> tuple[bytes, bytes]:
-    return REQUEST_ID_HEADER.encode(), request_id.encode("latin-1", "replace")
+    return _REQUEST_ID, request_id.encode("latin-1", "replace")

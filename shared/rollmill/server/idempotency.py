@@ -89,7 +89,7 @@ class KeptAnswers:
         finally:
             del self._running[key], self._leaders[key]
         future.set_result(answer)
-        if answer.status < 300 and answer.stream is None:
+        if answer.keep and answer.status < 300 and answer.stream is None:
             self._remember(key, answer)
         return answer
 

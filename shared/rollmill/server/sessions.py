@@ -3,6 +3,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import Row
@@ -12,7 +13,7 @@ from rollmill.errors import OverloadedError, SessionNotFoundError
 class Session:
     """One episode's state on a resources server: from seed to close, on one replica."""
 
-    __slots__ = ("id", "last_used", "row", "state")
+    __slots__ = ("calls", "id", "last_used", "row", "state")
 
     def __init__(self, session_id: str, row: Row) -> None:
         self.id = session_id
@@ -21,6 +22,8 @@ class Session:
         self.state: JsonObject = {}
         """Belongs to the environment's author."""
         self.last_used = 0.0
+        self.calls = 0
+        """Calls at work on it; a session in use is never idle."""
 
 
 class SessionSigner:
@@ -97,10 +100,20 @@ class SessionStore:
         """Remove a session; None when it is not open."""
         return self._sessions.pop(session_id, None)
 
+    @contextmanager
+    def using(self, session: Session) -> Iterator[None]:
+        """Keep a session from being idle during the block, however long it takes."""
+        session.calls += 1
+        try:
+            yield
+        finally:
+            session.calls -= 1
+            session.last_used = self._clock()
+
     def take_idle(self) -> list[Session]:
         """Remove and return every session that was not used for the idle time."""
         horizon = self._clock() - self._idle_seconds
-        idle = [s for s in self._sessions.values() if s.last_used < horizon]
+        idle = [s for s in self._sessions.values() if s.last_used < horizon and not s.calls]
         for session in idle:  # all at once: others may be closed while the caller ends these
             del self._sessions[session.id]
         return idle

@@ -74,3 +74,9 @@ def test_delays_double_up_to_the_cap() -> None:
 def test_a_failure_that_a_service_reports_about_itself_is_the_callers_to_judge(has_key: bool) -> None:
     error = UpstreamError("x", retryable=True)
     assert retry_delay(error, attempt=1, has_key=has_key, policy=RetryPolicy(), uniform=shortest) is None
+
+
+def test_an_overload_further_on_is_left_to_the_caller() -> None:
+    passed_on = OverloadedError("the model is busy", retry_after=1.0, boundary="model")
+    assert retry_delay(passed_on, attempt=1, has_key=True, policy=RetryPolicy(), uniform=shortest) is None
+    assert retry_delay(OverloadedError("busy"), attempt=1, has_key=False, policy=RetryPolicy(), uniform=longest)

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from rollmill.errors import ConfigError
-from rollmill.local.connection import DEFAULT_HEAD_URL, deployment_token, find_connection, is_loopback
+from rollmill.local.connection import deployment_token, find_connection, is_loopback
+from rollmill.local.ports import DEFAULT_HEAD_URL
 from rollmill.local.state import Deployment, StateDir
 
 

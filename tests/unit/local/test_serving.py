@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import signal
@@ -66,6 +67,14 @@ def test_a_service_serves_on_the_socket_it_was_given_and_ends_in_order_when_aske
     ]
 
 
+def test_ctrl_c_ends_a_service_in_order_too(tiny_services: Path) -> None:
+    with running("tiny_services:Echo") as (process, url):
+        httpx.get(f"{url}/readyz", timeout=20)
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(timeout=20) == 0
+
+
 def test_a_service_ends_when_the_process_that_started_it_does(tiny_services: Path) -> None:
     with running("tiny_services:Echo", "--with-parent") as (process, url):
         httpx.get(f"{url}/readyz", timeout=20)
@@ -101,14 +110,14 @@ def test_what_is_no_app_of_ours_is_refused(tiny_services: Path) -> None:
     assert "not an app made by build_app" in log
 
 
-def test_serving_leaves_nothing_changed_when_the_service_is_unknown() -> None:
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(ConfigError, match="unknown service 'no_such'"):
-            serve("no_such")
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    assert signal.getsignal(signal.SIGTERM) is handler
+def test_a_service_that_is_unknown_changes_nothing_in_the_process() -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    with pytest.raises(ConfigError, match="unknown service 'no_such'"):
+        serve("no_such")
+
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::"])

@@ -228,3 +228,9 @@ def test_a_json_line_is_shown_to_people_as_text_and_other_lines_as_they_are() ->
     assert readable_line(json.dumps(event)) == "19:38:00 error    service_failed detail='no port'"
     assert readable_line("Traceback \x1b[0m") == r"Traceback \x1b[0m"
     assert readable_line("[1, 2]") == "[1, 2]"
+
+
+def test_a_traceback_inside_a_json_line_is_shown_as_lines() -> None:
+    event = {"event": "Traceback\n  File x\nValueError: \x1b\n", "level": "error"}
+
+    assert readable_line(json.dumps(event)) == "error    Traceback\n  File x\nValueError: \\x1b"

@@ -57,6 +57,19 @@ async def test_a_repeat_joins_the_call_in_flight() -> None:
     assert work.runs == 1
 
 
+async def test_an_answer_that_is_not_to_be_kept_is_given_once() -> None:
+    kept, runs = KeptAnswers(), 0
+
+    async def work() -> Answer:
+        nonlocal runs
+        runs += 1
+        return Answer(b"killed", keep=False)
+
+    await kept.once("k", work)
+    await kept.once("k", work)
+    assert runs == 2
+
+
 async def test_errors_reach_every_waiter_and_are_not_remembered() -> None:
     kept, gate = KeptAnswers(), asyncio.Event()
 

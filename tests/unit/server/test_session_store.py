@@ -81,3 +81,17 @@ def test_shutdown_takes_every_session() -> None:
         store.open(name, {})
     assert {session.id for session in store.take_all()} == {"a", "b", "c"}
     assert len(store) == 0
+
+
+def test_a_session_with_a_call_at_work_is_not_idle_and_counts_as_used_when_the_call_ends() -> None:
+    clock = FakeClock()
+    store = SessionStore(idle_seconds=10, clock=clock)
+    session = store.open("a", {})
+
+    with store.using(session):
+        clock.advance(60)
+        assert list(store.take_idle()) == []
+    clock.advance(9)
+    assert list(store.take_idle()) == []
+    clock.advance(2)
+    assert list(store.take_idle()) == [session]

@@ -100,14 +100,16 @@ class _Host:
         try:
             await self._resources.seed_session(session, row)
         except BaseException:
-            self._sessions.pop(session_id)
+            if self._sessions.pop(session_id) is not None:
+                await self._end(session)  # what was opened before it failed is not leaked
             raise
         return json_answer({}, headers=_session_headers(signed))
 
     def _tool_route(self, tool: Tool) -> HotRoute:
         async def run(call: Call) -> Answer:
             session, headers = self._session_for_tool(call)
-            text = await self._call_tool(tool, session, call.json_object())
+            with self._sessions.using(session):
+                text = await self._call_tool(tool, session, call.json_object())
             return Answer(text.encode(), headers=(*_TEXT, *headers))
 
         summary = tool.description.partition("\n")[0] or f"The tool {tool.name}"
@@ -143,7 +145,8 @@ class _Host:
         return json_answer(verdict.merged_into(row), headers=headers)
 
     async def _grade(self, row: Row, session: Session) -> Verdict:
-        verdict = await self._resources.verify(Rollout(row), session)
+        with self._sessions.using(session):
+            verdict = await self._resources.verify(Rollout(row), session)
         if not isinstance(verdict, Verdict):
             verdict = Verdict(float(verdict))
         if not math.isfinite(verdict.reward):

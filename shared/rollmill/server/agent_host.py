@@ -61,7 +61,8 @@ class _Host:
     async def _run(self, call: Call) -> Answer:
         row = call.json_object()
         async with self._episode(row) as episode:
-            return json_answer(await self._agent.run(row, episode))
+            result = await self._agent.run(row, episode)
+        return json_answer(result, keep=not result.get(rows.NO_PERSIST))  # a killed rollout is to be run again
 
     async def _respond(self, call: Call) -> Answer:
         request = call.json_object()
