@@ -26,12 +26,14 @@ _OUTCOME = frozenset({RESPONSE, REWARD, COMPONENTS})
 
 @dataclass(frozen=True, slots=True)
 class RunTables:
-    """The keys and numbers of a run, and the first input row of each task; nothing else of its rows is kept."""
+    """The keys and numbers of a run; nothing else of its rollouts is kept."""
 
-    inputs: TaskInputs
-    rollouts: RolloutTable
+    inputs: Inputs
+    rollouts: Rollouts
     expected: int = 0
     """Rollouts that the run is to have, when that is known; input rows are written only ahead of dispatch."""
+    refused: tuple[str, ...] = ()
+    """Keys of rollouts that were left out because their reward is not a finite number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,14 @@ class Profile:
         allow_partial: accept a run with rollouts missing.
 
     Raises:
-        InputError: duplicate keys, rollouts with no input row, or missing rollouts; shows the first ten keys.
+        InputError: duplicate keys, rollouts with no input row, or, unless partial, missing rollouts or rewards that
+            are not finite; shows the first ten keys.
     """
 
     def __init__(self, tables: RunTables, *, allow_partial: bool = False) -> None:
         self._tables = tables
+        if tables.refused and not allow_partial:
+            raise InputError(f"{_refused(tables.refused)} (a partial profile without them is possible)")
         self.reward_profile: RewardProfile = profile_table(tables.inputs, tables.rollouts, allow_partial=allow_partial)
         """The rows of the two profile files, as JSON objects."""
         unwritten = tables.expected - len(tables.inputs)
@@ -77,7 +82,10 @@ class Profile:
 
     @cached_property
     def completion(self) -> JsonObject:
-        """How complete the run is. Counts of tasks are over those that were started."""
+        """How complete the run is. Counts of tasks are over those that were started.
+
+        `refused_rollouts` are those whose reward is not a finite number, if there are any; they count as missing.
+        """
         from rollmill.metrics.groups import percent
 
         found = self.reward_profile.completion
@@ -87,6 +95,7 @@ class Profile:
             "expected_rollouts": expected,
             "missing_rollouts": expected - done,
             "reward_profile_completion_pct": percent(done, expected),
+            **({"refused_rollouts": len(self._tables.refused)} if self._tables.refused else {}),
         }
 
     @cached_property
@@ -120,7 +129,7 @@ class Profile:
 
 
 def profile(inputs: str | Path, rollouts: str | Path, *, allow_partial: bool = False) -> Profile:
-    """Profile the files of a run, also of one that still goes on; each is read once, line by line.
+    """Profile the files of a run, also of one that still goes on; large ones are read on all cores.
 
     Args:
         inputs: the run's `x_materialized_inputs.jsonl`.
@@ -128,8 +137,8 @@ def profile(inputs: str | Path, rollouts: str | Path, *, allow_partial: bool = F
         allow_partial: accept a run with rollouts missing.
 
     Raises:
-        InputError: a file cannot be read, a line is not a row with its keys, a reward is not finite, keys are
-            duplicate, a rollout has no input row, or (unless partial) rollouts are missing.
+        InputError: a file cannot be read, a line is not a row with its keys, keys are duplicate, a rollout has no
+            input row, or (unless partial) rollouts are missing or have a reward that is not finite.
     """
     return Profile(read_tables(Path(inputs), Path(rollouts)), allow_partial=allow_partial)
 
@@ -143,20 +152,15 @@ def read_tables(inputs: Path | None, rollouts: Path) -> RunTables:
     Raises:
         InputError: a file cannot be read, or a line is not a row with its keys.
     """
+    from rollmill.artifacts.columns import read_input_columns, read_rollout_columns
+    from rollmill.artifacts.column_table import ColumnTable, InputColumns, with_inputs, without_repeats
+
     files = RunFiles(rollouts.absolute())
+    manifest = read_manifest(files.manifest)
     if inputs is None:
-        return standing_in(read_finished(rollouts))
-    manifest = read_manifest(files.manifest) if inputs.absolute() == files.inputs else None
-    if manifest is None:
-        return collect_tables(read_finished(inputs), read_finished(rollouts))
-    tables = collect_tables(
-        read_finished(inputs) if inputs.exists() else (),
-        read_finished(rollouts) if rollouts.exists() else (),
-        live=manifest.state in ("running", "paused"),
-    )
-    return RunTables(tables.inputs, tables.rollouts, manifest.counts.expected)
-
-
+        columns = read_rollout_columns(files, None)
+        stand_in = InputColumns(files.rollouts, without_repeats(columns), _OUTCOME)
+        return RunTables(stand_in, ColumnTable(columns), refused=columns.refused)
 def collect_tables(inputs: Iterable[Row], rollouts: Iterable[Row], *, live: bool = False) -> RunTables:
     """Take the numbers out of rows.
 

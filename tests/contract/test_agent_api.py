@@ -232,6 +232,28 @@ async def test_a_failure_of_the_resources_names_the_resources(field: str) -> Non
     assert (caught.value.extensions["boundary"], caught.value.extensions["service"]) == ("resources", "shop")
 
 
+async def test_a_response_whose_grading_failed_is_not_lost() -> None:
+    setting = Setting(FakeModel(["done"]))
+    async with setting.running() as agent:
+        with pytest.raises(RollmillError) as ungraded:
+            await run(agent, ROW | {"verify_error": "broken"})
+        with pytest.raises(RollmillError) as unseeded:
+            await run(agent, ROW | {"seed_error": "broken"})
+
+    assert set(ungraded.value.extensions["unverified"]) == {"response"}
+    assert ungraded.value.extensions["unverified"]["response"]["output"][0]["content"][0]["text"] == "done"
+    assert "unverified" not in unseeded.value.extensions
+
+
+async def test_a_huge_response_whose_grading_failed_is_not_kept() -> None:
+    setting = Setting(FakeModel(["x" * 5_000_000]))
+    async with setting.running() as agent:
+        with pytest.raises(RollmillError) as caught:
+            await run(agent, ROW | {"verify_error": "broken"})
+
+    assert "unverified" not in caught.value.extensions
+
+
 @pytest.mark.parametrize(("missing", "boundary"), [("policy", "model"), ("shop", "resources")])
 async def test_a_service_that_is_not_there_is_named(missing: str, boundary: str) -> None:
     setting = Setting(FakeModel(["done"]), without=missing)

@@ -103,7 +103,7 @@ async def test_a_runs_profile_has_completion_agents_and_tasks(client: httpx.Asyn
 @pytest.mark.parametrize(
     ("level", "members"),
     [
-        ("summary", {"completion", "agents"}),
+        ("summary", {"completion", "summaries"}),
         ("agent", {"agents"}),
         ("task", {"tasks", "tasks_total", "offset", "limit"}),
     ],
@@ -127,7 +127,7 @@ async def test_a_profile_can_be_had_as_csv(client: httpx.AsyncClient, files: Run
     tasks = table(await get(client, format="csv"))
     page = table(await get(client, format="csv", level="task", offset=1, limit=1))
     [agent] = table(await get(client, format="csv", level="agent"))
-    [summary] = table(await get(client, format="csv", level="summary"))
+    summary = table(await get(client, format="csv", level="summary"))
 
     assert [(task["_ng_task_index"], task["mean/reward"], task["num_rollouts"]) for task in tasks] == [
         ("0", "0.5", "2"),
@@ -136,7 +136,8 @@ async def test_a_profile_can_be_had_as_csv(client: httpx.AsyncClient, files: Run
     assert tasks[0]["mean/output_tokens"] == ""
     assert page == tasks[1:]
     assert (agent["agent"], agent["mean/reward"]) == ("solver", "0.75")
-    assert (summary["run_id"], summary["state"], summary["completed_rollouts"]) == ("a", "finished", "4")
+    [mean] = [entry for entry in summary if entry["estimate"] == "mean_reward"]
+    assert (mean["agent"], mean["value"], mean["tasks_used"], mean["rollouts"]) == ("solver", "0.75", "2", "4")
 
 
 async def test_a_run_of_the_command_line_is_profiled_by_its_name(client: httpx.AsyncClient, tmp_path: Path) -> None:
@@ -206,7 +207,10 @@ async def test_an_unknown_run_is_a_404_problem(client: httpx.AsyncClient, tmp_pa
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ({"format": "parquet"}, ["query:format", "'json'", "'csv'"]),
+        ({"format": "xml"}, ["query:format", "'json'", "'csv'", "'parquet'", "'html'"]),
+        ({"filter": ""}, ["query:filter"]),
+        ({"filter": "mean_reward >"}, ["mean_reward >", "^"]),
+        ({"filter": "colour > 1"}, ["colour", "mean_"]),
         ({"level": "rollout"}, ["query:level", "'task'", "'agent'", "'summary'"]),
         ({"limit": 0}, ["query:limit"]),
         ({"limit": 10_001}, ["query:limit"]),
@@ -355,9 +359,10 @@ async def test_routes_and_their_problems_are_declared(client: httpx.AsyncClient)
     run, posted = openapi["paths"]["/v1/runs/{run_id}/profile"]["get"], openapi["paths"]["/v1/profile"]["post"]
 
     names = {parameter["name"] for parameter in run["parameters"]}
-    assert names == {"run_id", "level", "format", "offset", "limit", "allow_partial"}
+    assert names == {"run_id", "level", "format", "filter", "offset", "limit", "allow_partial"}
     assert set(run["responses"]) == {"200", "401", "404", "422", "504"}
-    assert set(run["responses"]["200"]["content"]) == {"application/json", "text/csv"}
+    kinds = {"application/json", "text/csv", "text/html", "application/vnd.apache.parquet"}
+    assert set(run["responses"]["200"]["content"]) == kinds
     assert set(posted["responses"]) == {"200", "401", "413", "422", "504"}
     schema = posted["requestBody"]["content"]["application/json"]["schema"]
     assert set(schema["properties"]) == {"rollouts", "rollouts_path", "inputs", "inputs_path", "allow_partial"}

@@ -281,6 +281,15 @@ async def test_the_reverify_mode_is_told(make: Callable[[], Ledger], mode: str) 
         assert (await client.get("/version")).json()["capabilities"]["reverify_mode"] == mode
 
 
+async def test_a_server_tells_who_grades_and_what_is_scored() -> None:
+    async with asgi_client(resources_app(Stateless())) as client:
+        told = (await client.get("/version")).json()["capabilities"]
+
+    assert told["verifier"]["name"].endswith(":Stateless")
+    assert len(told["verifier"]["digest"]) == 64
+    assert (told["score_fields"], told["answer_field"]) == (["reward"], "extracted_answer")
+
+
 async def test_a_tool_called_without_a_session_gets_a_fresh_one(client: httpx.AsyncClient) -> None:
     response = await client.post("/enter", json={"amount": 1})
     session = {"x-rollmill-session": response.headers["x-rollmill-session"]}

@@ -1,21 +1,23 @@
-from dataclasses import dataclass
+from collections.abc import Iterable
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from rollmill.artifacts.manifest import read_manifest
+from rollmill.artifacts.files import RunFiles
+from rollmill.artifacts.manifest import Manifest, read_manifest
+from rollmill.artifacts.reader import find_rollouts
 from rollmill.artifacts.run_store import RunStore
-from rollmill.contracts.rows import Row
-from rollmill.contracts.runs import RunState
+from rollmill.comparison import compare_files
+from rollmill.contracts.json import JsonObject, dumps
+from rollmill.contracts.rows import Row, row_key
 from rollmill.errors import InputError, PayloadTooLargeError, RunNotFoundError
-from rollmill.profiling import Profile, RunTables, collect_tables, read_tables, standing_in
+from rollmill.profiling import Profile, collect_tables, read_tables, standing_in
 from rollmill_services.profiler.requests import ProfileRequest
+from rollmill_services.profiler.views import Profiled
 
-
-@dataclass(frozen=True, slots=True)
-class Profiled:
-    """A profile, and what it is of."""
-
-    profile: Profile
-    run_id: str | None = None
-    state: RunState | None = None
+if TYPE_CHECKING:
+    from rollmill.artifacts.columns import RunColumns
 
 
 class Profiler:
@@ -37,12 +39,15 @@ class Profiler:
             RunNotFoundError: there is no such run, or it was never started.
             InputError: its files are damaged, or rollouts are missing and that is not accepted.
         """
-        files = self._store.files(run_id)
-        manifest = read_manifest(files.manifest)
-        if manifest is None:
-            raise RunNotFoundError(f"the run {run_id!r} was never started", run_id=run_id)
+        files, manifest = self._run(run_id)
         tables = read_tables(files.inputs, files.rollouts)
-        return Profiled(Profile(tables, allow_partial=allow_partial), run_id, manifest.state)
+        return Profiled(
+            Profile(tables, allow_partial=allow_partial),
+            cache(partial(_columns, files)),
+            partial(find_rollouts, files.rollouts),
+            manifest,
+            run_id,
+        )
 
     def of_request(self, request: ProfileRequest) -> Profiled:
         """Profile posted rows, or files inside the data directory.
@@ -51,18 +56,35 @@ class Profiler:
             PayloadTooLargeError: too many rows.
             InputError: rows or files are wrong, or rollouts are missing and that is not accepted.
         """
-        return Profiled(Profile(self._tables(request), allow_partial=request.allow_partial))
-
-    def _tables(self, request: ProfileRequest) -> RunTables:
         if request.rollouts_path is not None:
+            path = self._store.resolve(request.rollouts_path)
             inputs = self._store.resolve(request.inputs_path) if request.inputs_path is not None else None
-            return read_tables(inputs, self._store.resolve(request.rollouts_path))
+            profile = Profile(read_tables(inputs, path), allow_partial=request.allow_partial)
+            return Profiled(profile, cache(partial(_columns, RunFiles(path))), partial(find_rollouts, path))
         if request.rollouts is None:
             raise InputError("the request names no rollouts")
         rollouts = self._within("rollouts", request.rollouts)
-        if request.inputs is None:
-            return standing_in(rollouts)
-        return collect_tables(self._within("inputs", request.inputs), rollouts)
+        inputs_given = None if request.inputs is None else self._within("inputs", request.inputs)
+        tables = standing_in(rollouts) if inputs_given is None else collect_tables(inputs_given, rollouts)
+        profile = Profile(tables, allow_partial=request.allow_partial)
+        return Profiled(profile, cache(partial(_posted_columns, rollouts)), partial(_posted_rows, rollouts))
+
+    def compare(self, a: str, b: str, *, force: bool) -> JsonObject:
+        """Set run `b` beside run `a`.
+
+        Raises:
+            RunNotFoundError: one of them does not exist, or was never started.
+            ConflictError: they differ in dataset or verifier, and it is not forced.
+            InputError: their files are damaged, or no agent is in both.
+        """
+        return compare_files(self._run(a)[0], self._run(b)[0], force=force)
+
+    def _run(self, run_id: str) -> tuple[RunFiles, Manifest]:
+        files = self._store.files(run_id)
+        manifest = read_manifest(files.manifest)
+        if manifest is None:
+            raise RunNotFoundError(f"the run {run_id!r} was never started", run_id=run_id)
+        return files, manifest
 
     def _within(self, name: str, rows: list[Row]) -> list[Row]:
         if len(rows) > self._max_rows:
@@ -71,3 +93,22 @@ class Profiler:
                 f"put them into a file in the data directory and send {name}_path"
             )
         return rows
+
+
+def _columns(files: RunFiles) -> "RunColumns":
+    from rollmill.artifacts.columns import read_columns
+
+    return read_columns(files)
+
+
+def _posted_columns(rollouts: list[Row]) -> "RunColumns":
+    with TemporaryDirectory(prefix="rollmill-profile-") as folder:
+        files = RunFiles(Path(folder) / "posted.jsonl")
+        with files.rollouts.open("wb") as file:
+            file.writelines(dumps(row) + b"\n" for row in rollouts)
+        return _columns(files)
+
+
+def _posted_rows(rollouts: list[Row], ids: Iterable[str]) -> dict[str, Row]:
+    wanted = set(ids)
+    return {key: row for row in rollouts if (key := str(row_key(row))) in wanted}

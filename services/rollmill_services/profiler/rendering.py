@@ -1,42 +1,70 @@
 """Writes a profile as the answer that was asked for."""
 
-from itertools import islice
+from io import BytesIO
+from typing import TYPE_CHECKING
 
+from rollmill._version import __version__
 from rollmill.contracts.json import JsonObject, dumps
-from rollmill_services.profiler.profiler import Profiled
 from rollmill_services.profiler.requests import View
+from rollmill_services.profiler.views import Chosen, Profiled
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _TASKS_IN_JSON = 100
 
 
 def render(profiled: Profiled, view: View) -> bytes:
     """Return the body of an answer."""
-    return _csv(profiled, view).encode() if view.format == "csv" else dumps(_json(profiled, view))
+    chosen = Chosen(profiled, view.filter)
+    match view.format:
+        case "json":
+            return dumps(_json(chosen, view))
+        case "html":
+            return _html(chosen)
+        case "csv":
+            return str(_table(chosen, view).to_csv(index=False)).encode()
+        case "parquet":
+            buffer = BytesIO()
+            _table(chosen, view).to_parquet(buffer, index=False)
+            return buffer.getvalue()
 
 
-def _json(profiled: Profiled, view: View) -> JsonObject:
-    profile = profiled.profile
+def _json(chosen: Chosen, view: View) -> JsonObject:
+    profiled = chosen.profiled
     body: JsonObject = {"run_id": profiled.run_id, "state": profiled.state}
+    if view.filter is not None:
+        body["filter"] = view.filter
     if view.level in (None, "summary"):
-        body["completion"] = profile.completion
-    if view.level in (None, "summary", "agent"):
-        body["agents"] = profile.reward_profile.agents
+        body["completion"] = profiled.profile.completion
+    if view.level == "summary":
+        body["summaries"] = chosen.summaries()
+    if view.level in (None, "agent"):
+        body["agents"] = chosen.agent_rows()
     if view.level in (None, "task"):
         limit = view.limit or _TASKS_IN_JSON
-        tasks = islice(profile.reward_profile.iter_tasks(), view.offset, view.offset + limit)
-        total = profile.completion["complete_tasks"] + profile.completion["partial_tasks"]
-        body |= {"tasks": list(tasks), "tasks_total": total, "offset": view.offset, "limit": limit}
+        tasks = chosen.task_rows(view.offset, limit)
+        body |= {"tasks": tasks, "tasks_total": chosen.total, "offset": view.offset, "limit": limit}
     return body
 
 
-def _csv(profiled: Profiled, view: View) -> str:
-    from pandas import DataFrame
-
-    profile = profiled.profile
+def _table(chosen: Chosen, view: View) -> "DataFrame":
     if view.level == "summary":
-        row = {"run_id": profiled.run_id, "state": profiled.state, **profile.completion}
-        return str(DataFrame([row]).to_csv(index=False))
+        return chosen.estimate_table()
     if view.level == "agent":
-        return str(profile.agents.to_csv(index=False))
-    end = None if view.limit is None else view.offset + view.limit
-    return str(profile.tasks.iloc[view.offset : end].to_csv(index=False))
+        return chosen.agent_table()
+    return chosen.task_table(view.offset, view.limit)
+
+
+def _html(chosen: Chosen) -> bytes:
+    from rollmill.report import render_report
+
+    profiled = chosen.profiled
+    made = {"version": __version__, "run_id": profiled.run_id, "state": profiled.state, "filter": chosen.filter}
+    return render_report(
+        profiled.run_id or "Profile",
+        chosen.summaries(),
+        completion=profiled.profile.completion,
+        rollouts=profiled.rows,
+        made={name: value for name, value in made.items() if value is not None},
+    )

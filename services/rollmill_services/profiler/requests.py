@@ -5,26 +5,29 @@ from typing import Final, Literal, Self, TypeAlias
 from pydantic import Field, ValidationError, model_validator
 
 from rollmill.contracts.json import JsonObject, loads
-from rollmill.contracts.runs import RunState
+from rollmill.contracts.runs import RUN_ID_PATTERN, RunState
 from rollmill.contracts.wire import WireModel
 from rollmill.errors import InputError
 
 _FAULTS_SHOWN = 10
 
 Level: TypeAlias = Literal["task", "agent", "summary"]
-Format: TypeAlias = Literal["json", "csv"]
+Format: TypeAlias = Literal["json", "csv", "parquet", "html"]
 
 
 class View(WireModel):
     """Which part of a profile is answered, and how it is written."""
 
     level: Level | None = None
-    """JSON: everything when not given. CSV is one table, that of the tasks when not given."""
+    """JSON: the classic statistics of agents and tasks when not given. CSV and Parquet are one table, that of the
+    tasks when not given. HTML is the whole report, whatever the level."""
     format: Format = "json"
+    filter: str | None = Field(default=None, min_length=1, max_length=4000)
+    """Only tasks for which this holds, such as `0.1 < mean_reward < 0.9 and num_rollouts >= 4`, and their rollouts."""
     offset: int = Field(default=0, ge=0)
     """Tasks to skip."""
     limit: int | None = Field(default=None, ge=1, le=10_000)
-    """Most tasks in the answer. When not given, 100 in JSON and all in CSV."""
+    """Most tasks in the answer. When not given, 100 in JSON and all in CSV and Parquet."""
 
 
 class RunView(View):
@@ -32,6 +35,17 @@ class RunView(View):
 
     allow_partial: bool = True
     """Accept a run with rollouts missing."""
+
+
+class Comparison(WireModel):
+    """The query of `GET /v1/compare`."""
+
+    a: str = Field(pattern=RUN_ID_PATTERN)
+    """The run that the other one is measured against."""
+    b: str = Field(pattern=RUN_ID_PATTERN)
+    """The other one."""
+    force: bool = False
+    """Compare although dataset or verifier differ."""
 
 
 class ProfileRequest(WireModel):
@@ -66,15 +80,32 @@ class ProfileBody(WireModel):
     """Null for posted rows and files."""
     state: RunState | None
     """The run's state as its manifest gives it."""
+    filter: str | None = None
+    """The filter, when there was one; `completion` is of the whole run all the same."""
     completion: JsonObject = Field(default_factory=dict)
     """How complete the run is, in rollouts and in tasks."""
+    summaries: dict[str, JsonObject] = Field(default_factory=dict)
+    """By agent: estimates with intervals and what a trainer looks at."""
     agents: list[JsonObject] = Field(default_factory=list)
     """Statistics over all rollouts of each agent."""
     tasks: list[JsonObject] = Field(default_factory=list)
     """Statistics of each task with a finished rollout, by index, from `offset` on."""
     tasks_total: int = 0
+    """Tasks that the filter lets through, on all pages."""
     offset: int = 0
     limit: int = 100
+
+
+class ComparisonBody(WireModel):
+    """Two runs side by side; see `rollmill.comparison.compare_files`."""
+
+    a: JsonObject
+    b: JsonObject
+    notes: list[str]
+    forced: list[str]
+    only_a: list[str]
+    only_b: list[str]
+    agents: dict[str, JsonObject]
 
 
 REQUEST_BODY: Final[JsonObject] = {

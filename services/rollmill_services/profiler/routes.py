@@ -2,18 +2,41 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from rollmill.contracts.json import JsonObject
+from rollmill.contracts.json import JsonObject, dumps
 from rollmill.contracts.problem import problems
 from rollmill.contracts.runs import RUN_ID_PATTERN
 from rollmill_services.profiler.profiler import Profiler
 from rollmill_services.profiler.rendering import render
-from rollmill_services.profiler.requests import REQUEST_BODY, ProfileBody, RunView, View, parse_profile_request
+from rollmill_services.profiler.requests import (
+    REQUEST_BODY,
+    Comparison,
+    ComparisonBody,
+    Format,
+    ProfileBody,
+    RunView,
+    View,
+    parse_profile_request,
+)
 from rollmill_services.profiler.slots import Slots
 
 router = APIRouter(prefix="/v1", tags=["profile"])
 
-_MEDIA_TYPES: Final = {"json": "application/json", "csv": "text/csv; charset=utf-8"}
-_CSV: Final[dict[int | str, JsonObject]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
+_MEDIA_TYPES: Final[dict[Format, str]] = {
+    "json": "application/json",
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "html": "text/html; charset=utf-8",
+}
+_TEXT: Final[JsonObject] = {"schema": {"type": "string"}}
+_BYTES: Final[JsonObject] = {"schema": {"type": "string", "format": "binary"}}
+_FORMATS: Final[dict[int | str, JsonObject]] = {
+    200: {"content": {"text/csv": _TEXT, "text/html": _TEXT, "application/vnd.apache.parquet": _BYTES}}
+}
+_NO_SCRIPT: Final = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+}
+"""A report shows what models wrote, which is hostile input: the page itself forbids scripts, and so does the answer."""
 
 
 def get_profiler(request: Request) -> Profiler:
@@ -33,7 +56,7 @@ ProfilerDep = Annotated[Profiler, Depends(get_profiler)]
 SlotsDep = Annotated[Slots, Depends(get_slots)]
 
 
-@router.get("/runs/{run_id}/profile", response_model=ProfileBody, responses={**problems(404, 504), **_CSV})
+@router.get("/runs/{run_id}/profile", response_model=ProfileBody, responses={**problems(404, 504), **_FORMATS})
 async def run_profile(
     run_id: RunId, view: Annotated[RunView, Query()], profiler: ProfilerDep, slots: SlotsDep
 ) -> Response:
@@ -42,11 +65,11 @@ async def run_profile(
     def work() -> bytes:
         return render(profiler.of_run(run_id, allow_partial=view.allow_partial), view)
 
-    return Response(await slots.run(work), media_type=_MEDIA_TYPES[view.format])
+    return _answer(await slots.run(work), view)
 
 
 @router.post(
-    "/profile", response_model=ProfileBody, responses={**problems(413, 504), **_CSV}, openapi_extra=REQUEST_BODY
+    "/profile", response_model=ProfileBody, responses={**problems(413, 504), **_FORMATS}, openapi_extra=REQUEST_BODY
 )
 async def profile(request: Request, view: Annotated[View, Query()], profiler: ProfilerDep, slots: SlotsDep) -> Response:
     """Profile posted rows, or files inside the data directory."""
@@ -55,4 +78,19 @@ async def profile(request: Request, view: Annotated[View, Query()], profiler: Pr
     def work() -> bytes:
         return render(profiler.of_request(parse_profile_request(body)), view)
 
-    return Response(await slots.run(work), media_type=_MEDIA_TYPES[view.format])
+    return _answer(await slots.run(work), view)
+
+
+@router.get("/compare", response_model=ComparisonBody, responses=problems(404, 409, 504))
+async def compare(asked: Annotated[Comparison, Query()], profiler: ProfilerDep, slots: SlotsDep) -> Response:
+    """Set one run beside another, agent by agent, over the tasks that both have."""
+
+    def work() -> bytes:
+        return dumps(profiler.compare(asked.a, asked.b, force=asked.force))
+
+    return Response(await slots.run(work), media_type=_MEDIA_TYPES["json"])
+
+
+def _answer(body: bytes, view: View) -> Response:
+    headers = _NO_SCRIPT if view.format == "html" else None
+    return Response(body, media_type=_MEDIA_TYPES[view.format], headers=headers)

@@ -55,6 +55,11 @@ class RunFiles:
         """What the run is and how far it got."""
         return self._sibling("_manifest.json")
 
+    @property
+    def metrics_parquet(self) -> Path:
+        """The numbers of the finished rollouts as columns, made from `x.jsonl`."""
+        return self._sibling("_metrics.parquet")
+
     def all(self) -> list[Path]:
         """Return every file that a run or its profile may write."""
         return [
@@ -65,4 +70,5 @@ class RunFiles:
             self.reward_profiling,
             self.agent_metrics,
             self.manifest,
+            self.metrics_parquet,
         ]

@@ -31,6 +31,41 @@ class Counts(WireModel):
     """Rollouts given up on: a terminal failure, or no attempts left."""
 
 
+class Verifier(WireModel):
+    """What graded an agent's rollouts, as its resources server told; empty where it did not."""
+
+    resources: str
+    """Name of the resources server."""
+    name: str = ""
+    """`module:class` of the verifier."""
+    version: str = ""
+    """Version of its package."""
+    digest: str = ""
+    """SHA-256 of the file that defines it."""
+
+
+class Scoring(WireModel):
+    """Which fields of an agent's rollouts the statistics are about."""
+
+    score_fields: list[str] = Field(default=["reward"], min_length=1)
+    """The first one is the score unless another is asked for."""
+    answer_field: str | None = "extracted_answer"
+    """Holds the answer, for majority votes; null when there is none."""
+
+
+class Source(WireModel):
+    """The rollouts that a run graded again."""
+
+    path: str
+    """Their file."""
+    run_id: str = ""
+    rollouts: str
+    """SHA-256 of the file's whole lines: rollouts, or failures when only those were graded again."""
+    inputs: str
+    """SHA-256 of the file of input rows."""
+    failed_only: bool = False
+
+
 class Manifest(WireModel):
     """Content of `x_manifest.json`."""
 
@@ -46,6 +81,16 @@ class Manifest(WireModel):
     counts: Counts = Counts()
     mean_reward: float | None = None
     agents: dict[str, AgentProgress] = Field(default_factory=dict)
+    verifiers: dict[str, Verifier] = Field(default_factory=dict)
+    """By agent."""
+    scoring: dict[str, Scoring] = Field(default_factory=dict)
+    """By agent; one that is missing has the defaults."""
+    reverified: Source | None = None
+    """Set when the rollouts are those of another run, graded again."""
+
+    def score_field(self, agent: str) -> str:
+        """Return the field that is the score of an agent's rollouts."""
+        return self.scoring.get(agent, Scoring()).score_fields[0]
 
     def status(self) -> RunStatus:
         """Return what a run that nobody works on looks like: one that says it is running was interrupted."""

@@ -3,10 +3,12 @@
 import asyncio
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import structlog
 
@@ -219,6 +221,28 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise StorageError(f"{path}: {error.strerror}") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when the block ends without an error.
+
+    Raises:
+        StorageError: it cannot be written; what was there before is still there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):  # not there any more, or its folder never was
+            temporary.unlink()
 
 
 def _sync(fd: int) -> None:

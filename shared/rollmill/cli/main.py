@@ -4,12 +4,15 @@ from typing import Annotated, Final
 import typer
 
 from rollmill._version import __version__
+from rollmill.cli.aggregate import aggregate
 from rollmill.cli.collect import collect
+from rollmill.cli.compare import compare
 from rollmill.cli.console import LOG_LEVELS, checked_level, emit, guarded
 from rollmill.cli.down import down
 from rollmill.cli.list import list_services
 from rollmill.cli.profile import profile
 from rollmill.cli.render import render
+from rollmill.cli.reverify import reverify
 from rollmill.cli.serve import serve
 from rollmill.cli.status import status
 from rollmill.cli.token import token
@@ -23,6 +26,9 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     ("serve", serve),
     ("collect", collect),
     ("profile", profile),
+    ("compare", compare),
+    ("aggregate", aggregate),
+    ("reverify", reverify),
     ("render", render),
     ("validate", validate),
     ("list", list_services),

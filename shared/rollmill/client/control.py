@@ -191,6 +191,11 @@ class ProfilerClient(_Client):
         profile: JsonObject = self._call("POST", "/v1/profile", request)
         return profile
 
+    def compare(self, a: str, b: str, *, force: bool = False) -> JsonObject:
+        """Set run `b` beside run `a`, agent by agent; see `rollmill.comparison.compare_files`."""
+        comparison: JsonObject = self._call("GET", "/v1/compare", a=a, b=b, force=force)
+        return comparison
+
 
 class AsyncProfilerClient(_AsyncClient):
     """Talks to a profiler service; see `ProfilerClient`."""
@@ -204,6 +209,11 @@ class AsyncProfilerClient(_AsyncClient):
         """Return the profile of posted rows."""
         profile: JsonObject = await self._call("POST", "/v1/profile", request)
         return profile
+
+    async def compare(self, a: str, b: str, *, force: bool = False) -> JsonObject:
+        """Set run `b` beside run `a`."""
+        comparison: JsonObject = await self._call("GET", "/v1/compare", a=a, b=b, force=force)
+        return comparison
 
 
 _JSON: Mapping[str, str] = {"content-type": "application/json"}

@@ -21,18 +21,18 @@ log = structlog.get_logger(__name__)
 TIMEOUT_SECONDS = 600.0
 
 
-async def aggregate_run(files: RunFiles, agents: Iterable[str], client: ServiceClient) -> list[JsonObject]:
+async def aggregate_run(files: RunFiles, agents: Iterable[str], client: ServiceClient | None) -> list[JsonObject]:
     """Compute the metrics of each agent and write them to the run's `_aggregate_metrics.json`.
 
     An environment with metrics of its own is asked through its agent's `/aggregate_metrics`; the standard metrics
-    alone are computed here, without sending every row through two services.
+    alone are computed here, without sending every row through two services. So are they when there is no client.
 
     Raises:
         RollmillError: an environment could not compute its metrics; names the agent.
     """
     entries = []
     for agent in sorted(agents):
-        if await _has_own_metrics(agent, client.directory):
+        if client is not None and await _has_own_metrics(agent, client.directory):
             metrics = await _ask(files, agent, client)
         else:
             metrics = await asyncio.to_thread(_standard, files, agent)

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
@@ -11,15 +10,17 @@ from pathlib import Path
 import structlog
 
 from rollmill.artifacts.files import RunFiles
-from rollmill.artifacts.manifest import Counts, Digests, Manifest, check_same_run, read_manifest
+from rollmill.artifacts.manifest import Counts, Digests, Manifest, check_same_run
+from rollmill.artifacts.outputs import check_apart, run_to_go_on_with
 from rollmill.artifacts.reader import iter_lines, whole_lines_size
 from rollmill.artifacts.resume import Progress, read_progress
-from rollmill.artifacts.writer import JsonlWriter, StorageError, open_for_append
+from rollmill.artifacts.writer import JsonlWriter, StorageError
 from rollmill.client.service_client import ServiceClient
 from rollmill.collection.agent_runner import AgentRunner
 from rollmill.collection.aggregation import aggregate_run
 from rollmill.collection.dispatcher import Dispatcher
 from rollmill.collection.expansion import Expansion, Survey, expand, survey
+from rollmill.collection.grading import grading_of
 from rollmill.collection.limiter import Limiter
 from rollmill.collection.outcomes import Assignment, Completed, Failed, failure_line
 from rollmill.collection.prompts import PromptConfig
@@ -101,11 +102,14 @@ class Collector:
             self.stats.created_at = old.created_at
             self._progress_sizes = await asyncio.to_thread(self._sizes)
             self._progress = await asyncio.to_thread(self._read_progress)
+        grading = await grading_of(found.rollouts, self._client.directory)
         self._manifest = Manifest(
             run_id=self.run_id,
             created_at=self.stats.created_at,
             input_path=str(self._plan.input),
             digests=digests,
+            verifiers=grading.verifiers,
+            scoring=grading.scoring,
         )
 
     async def run(self) -> RunStatus:
@@ -167,35 +171,8 @@ class Collector:
             )
 
     def _existing(self) -> Manifest | None:
-        """Make way for a fresh run, or return the manifest of the run to go on with."""
-        if self._plan.input.resolve() in [path.resolve() for path in self.files.all()]:
-            raise InputError(f"{self._plan.input} is one of the files that the run writes; choose another output")
-        present = [path for path in self.files.all() if path.exists() and path.stat().st_size]
-        if not present:
-            return None
-        if self._plan.overwrite:
-            self._delete(present)
-            return None
-        if not self._plan.resume:
-            raise ConflictError(
-                f"{present[0]} exists; go on with it (--resume), replace it (--overwrite), or choose another output"
-            )
-        manifest = read_manifest(self.files.manifest)
-        if manifest is None:
-            raise ConflictError(
-                f"{self.files.manifest} is missing, so nobody can tell which run {present[0].name} belongs to; "
-                "replace it (--overwrite) or choose another output"
-            )
-        return manifest
-
-    def _delete(self, present: list[Path]) -> None:
-        """Delete an earlier run's files, unless another process is at it."""
-        fd, _ = open_for_append(self.files.rollouts)
-        try:
-            for path in present:
-                path.unlink(missing_ok=True)
-        finally:
-            os.close(fd)
+        check_apart([self._plan.input], self.files)
+        return run_to_go_on_with(self.files, resume=self._plan.resume, overwrite=self._plan.overwrite)
 
     def _sizes(self) -> tuple[int, int]:
         return whole_lines_size(self.files.rollouts), whole_lines_size(self.files.failures)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rollmill.contracts import rows
-from rollmill.contracts.failures import Boundary, Failure
+from rollmill.contracts.failures import UNVERIFIED, Boundary, Failure
 from rollmill.contracts.json import JsonObject, dumps, loads
 from rollmill.contracts.rows import Row, RowKey, row_key, valid_reward
 from rollmill.errors import RollmillError, is_retryable
@@ -48,6 +48,8 @@ class Failed:
     """Whether it goes to the failures file; a killed rollout does not, and is run again by a resume."""
     row: Row | None = None
     """The agent's row, when it classified the failure itself."""
+    unverified: Row | None = None
+    """What the row had gained when its grading failed: it can be graded again without its model."""
 
 
 def read_outcome(assignment: Assignment, body: bytes) -> Completed | Failed:
@@ -58,13 +60,13 @@ def read_outcome(assignment: Assignment, body: bytes) -> Completed | Failed:
     try:
         row = loads(body)
     except ValueError:
-        return _wrong("invalid-answer", "the agent's answer is not valid JSON")
+        return _wrong("invalid-answer", "the answer is not valid JSON")
     if not isinstance(row, dict):
-        return _wrong("invalid-answer", "the agent's answer is not a JSON object")
+        return _wrong("invalid-answer", "the answer is not a JSON object")
     dropped = {name: assignment.row[name] for name in _KEYS if row.get(name) is None}
     row |= dropped
     if not _same_key(row, assignment.key):
-        return _wrong("wrong-row", f"the agent answered with the row of another rollout than {assignment.key}")
+        return _wrong("wrong-row", f"the answer is the row of another rollout than {assignment.key}")
     if any(row.get(name) for name in _FAILURE_MARKS):
         return _classified(row)
     if not valid_reward(row.get(rows.REWARD)):
@@ -84,7 +86,8 @@ def failed_by(error: RollmillError) -> Failed:
         detail=error.detail[:2000],
         retryable=is_retryable(error),
     )
-    return Failed(failure, failure.type)
+    unverified = error.extensions.get(UNVERIFIED)
+    return Failed(failure, failure.type, unverified=unverified if isinstance(unverified, dict) else None)
 
 
 def failure_line(assignment: Assignment, attempt: int, failed: Failed) -> bytes:
@@ -98,10 +101,9 @@ def failure_line(assignment: Assignment, attempt: int, failed: Failed) -> bytes:
         rows.FAILURE_TERMINAL: failed.terminal,
         "failure": failed.failure.model_dump(),
     }
-    if failed.row is not None:
-        rest = {name: value for name, value in failed.row.items() if name not in (rows.PARAMS, rows.REWARD)}
-        line = {**rest, **line}
-    return dumps(line)
+    kept = failed.row or failed.unverified or {}
+    rest = {name: value for name, value in kept.items() if name not in (rows.PARAMS, rows.REWARD)}
+    return dumps({**rest, **line})
 
 
 def _classified(row: Row) -> Failed:

@@ -23,6 +23,7 @@ __all__ = [
     "DatasetSpec",
     "ServiceSpec",
     "Topology",
+    "grading_services",
     "load_topology",
     "parse_topology",
     "service_settings",
@@ -99,13 +100,36 @@ def startup_order(topology: Topology) -> list[str]:
     Raises:
         ConfigError: the services need each other in a loop, or one cannot be found.
     """
-    specs = topology.services.items()
-    services = {name: Service(spec.kind, find_service(spec.use), spec.settings) for name, spec in specs}
+    services = _services(topology)
     if loops := list(loop_faults(services)):
         raise config_error(loops, topology.source)
     edges = service_edges(services)
     by_kind = sorted(services, key=lambda name: get_args(TopologyKind).index(services[name].kind))
     return list(TopologicalSorter({name: edges[name] for name in by_kind}).static_order())
+
+
+def grading_services(topology: Topology) -> list[str]:
+    """Name, in startup order, the services that stored rollouts are graded with: no model, unless a verifier asks it.
+
+    Raises:
+        ConfigError: as `startup_order`.
+    """
+    services = _services(topology)
+    edges = service_edges(services)
+    needed: set[str] = set()
+    waiting = [name for name, service in services.items() if service.kind == "resources"]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting.extend(edges[name])
+    agents = {name for name, service in services.items() if service.kind == "agent"}
+    return [name for name in startup_order(topology) if name in needed | agents]
+
+
+def _services(topology: Topology) -> dict[str, Service]:
+    specs = topology.services.items()
+    return {name: Service(spec.kind, find_service(spec.use), spec.settings) for name, spec in specs}
 
 
 def topology_digest(topology: Topology) -> str:

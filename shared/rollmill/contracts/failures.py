@@ -1,8 +1,14 @@
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from rollmill.contracts.wire import WireModel
 
 Boundary: TypeAlias = Literal["agent", "model", "resources", "collector"]
+
+UNVERIFIED: Final = "unverified"
+"""Member of the problem that an agent answers when grading failed: what the row had gained before, the `response` in
+most cases. It goes to the failures file, so that the rollout can be graded again without its model."""
+MAX_UNVERIFIED_BYTES: Final = 4 * 1024 * 1024
+"""A row that gained more than this, as JSON, is not kept."""
 
 
 class Failure(WireModel):

@@ -3,6 +3,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import AGENT_REF, TASK_INDEX, Row, row_key
+from rollmill.metrics.sources import Rollouts
 from rollmill.metrics.table import RolloutTable
 
 if TYPE_CHECKING:
@@ -44,19 +45,19 @@ def aggregate_metrics(
     return _combine(table, own, get_key_metrics if len(table) and get_key_metrics else means)
 
 
-def aggregate_table(table: RolloutTable) -> JsonObject:
+def aggregate_table(table: Rollouts) -> JsonObject:
     """Return the same from a table, with no environment's own metrics."""
     return _combine(table, {}, means)
 
 
-def iter_group_metrics(table: RolloutTable) -> Iterator[JsonObject]:
+def iter_group_metrics(table: Rollouts) -> Iterator[JsonObject]:
     """Yield the entries of `group_level_metrics` one by one, so that a large table's are never held whole."""
     from rollmill.metrics.groups import Groups
 
     return _task_rows(Groups(table))
 
 
-def agent_metrics(table: RolloutTable) -> JsonObject:
+def agent_metrics(table: Rollouts) -> JsonObject:
     """Return the statistics over all rollouts of a table."""
     from rollmill.metrics.groups import Groups
 
@@ -68,7 +69,7 @@ def means(metrics: JsonObject) -> JsonObject:
     return {name: value for name, value in metrics.items() if name.startswith("mean/")}
 
 
-def _combine(table: RolloutTable, own: JsonObject, get_key_metrics: GetKeyMetrics) -> JsonObject:
+def _combine(table: Rollouts, own: JsonObject, get_key_metrics: GetKeyMetrics) -> JsonObject:
     from rollmill.metrics.describe import defined
     from rollmill.metrics.groups import Groups
 

@@ -8,7 +8,8 @@ from pandas import DataFrame, Series
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import AGENT_REF, REWARD, ROLLOUT_INDEX, TASK_INDEX
 from rollmill.metrics.describe import describe, records
-from rollmill.metrics.table import KEYS, RolloutTable
+from rollmill.metrics.sources import Rollouts
+from rollmill.metrics.table import KEYS
 
 _ROLLOUT_ID = "rollout_id"
 
@@ -16,7 +17,7 @@ _ROLLOUT_ID = "rollout_id"
 class Groups:
     """A table's rollouts sorted by key, so that no number depends on the order in which they finished."""
 
-    def __init__(self, table: RolloutTable) -> None:
+    def __init__(self, table: Rollouts) -> None:
         self.frame = table.frame().sort_values(KEYS, ignore_index=True)
         self._fields = table.fields
         self._usage = table.usage_fields

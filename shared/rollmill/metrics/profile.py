@@ -1,10 +1,12 @@
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import AGENT_REF, TASK_INDEX, Row, RowKey
 from rollmill.errors import InputError
+from rollmill.metrics.sources import Inputs, Rollouts
 from rollmill.metrics.table import KEYS, KeyTable, RolloutTable
 
 if TYPE_CHECKING:
@@ -20,11 +22,15 @@ class TaskInputs:
         self._keys = KeyTable("input row")
         self.first: dict[int, Row] = {}
         """The first input row of each task, without its two indices."""
-        self.expected: dict[int, int] = {}
-        """How many rollouts each task is to have."""
+        self._expected: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def expected(self) -> dict[int, int]:
+        """How many rollouts each task is to have."""
+        return self._expected
 
     def add(self, row: Row) -> None:
         """Append an input row.
@@ -36,11 +42,15 @@ class TaskInputs:
         self._keys.add(key, row)
         if key.task not in self.first:
             self.first[key.task] = {name: value for name, value in row.items() if name not in KEYS}
-        self.expected[key.task] = self.expected.get(key.task, 0) + 1
+        self._expected[key.task] = self._expected.get(key.task, 0) + 1
 
     def frame(self) -> "DataFrame":
         """Return the keys and agents of all rows, in the order in which they were added."""
         return self._keys.frame()
+
+    def samples(self) -> AbstractContextManager[Callable[[int], Row]]:
+        """Give a function that returns the first row of a task, without its two indices."""
+        return nullcontext(self.first.__getitem__)
 
 
 class RewardProfile:
@@ -55,10 +65,10 @@ class RewardProfile:
         InputError: duplicate keys, rollouts with no input row, or input rows with no rollout; shows ten keys.
     """
 
-    def __init__(self, inputs: TaskInputs, rollouts: RolloutTable, *, allow_partial: bool = False) -> None:
+    def __init__(self, inputs: Inputs, rollouts: Rollouts, *, allow_partial: bool = False) -> None:
         from rollmill.metrics.groups import Groups
 
-        self._first = inputs.first
+        self._samples = inputs.samples
         self._expected = dict(inputs.expected)
         self._groups = Groups(rollouts)
         self._agent_names = _join(inputs.frame(), self._groups.frame, allow_partial=allow_partial)
@@ -67,9 +77,10 @@ class RewardProfile:
         """Yield the rows of `x_reward_profiling.jsonl` one by one, so that a large profile is never held whole."""
         from rollmill.metrics.groups import completion
 
-        return self._groups.tasks(
-            lambda task, done: {"sample": self._first[task], **completion(done, self._expected[task])}
-        )
+        with self._samples() as sample:
+            yield from self._groups.tasks(
+                lambda task, done: {"sample": sample(task), **completion(done, self._expected[task])}
+            )
 
     @cached_property
     def tasks(self) -> list[JsonObject]:
@@ -122,7 +133,7 @@ def build_profile(inputs: Iterable[Row], rollouts: Iterable[Row], *, allow_parti
     return profile_table(task_inputs, table, allow_partial=allow_partial)
 
 
-def profile_table(inputs: TaskInputs, rollouts: RolloutTable, *, allow_partial: bool = False) -> RewardProfile:
+def profile_table(inputs: Inputs, rollouts: Rollouts, *, allow_partial: bool = False) -> RewardProfile:
     """Profile what was collected so far; both collectors may go on growing, the profile stays as it is."""
     return RewardProfile(inputs, rollouts, allow_partial=allow_partial)
 

@@ -84,7 +84,8 @@ class _Host:
         with upstream("resources"):
             session = await resources.seed(settings.resources, row)
         try:
-            yield RemoteEpisode(ModelClient(client), resources, session, model_name=settings.model, key=new_id())
+            model = ModelClient(client)
+            yield RemoteEpisode(model, resources, session, model_name=settings.model, key=new_id(), row=row)
         finally:
             if not session.closed:
                 task = asyncio.create_task(self._close(resources, session))

@@ -2,8 +2,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rollmill.client.services import ModelClient, ResourcesClient, ResourcesSession, error_output
-from rollmill.contracts.failures import Boundary
-from rollmill.contracts.json import JsonObject, loads
+from rollmill.contracts.failures import MAX_UNVERIFIED_BYTES, UNVERIFIED, Boundary
+from rollmill.contracts.json import JsonObject, dumps, loads
 from rollmill.contracts.rows import Row
 from rollmill.errors import DeadlineError, OverloadedError, RollmillError, UpstreamError, is_retryable
 
@@ -19,12 +19,14 @@ class RemoteEpisode:
         *,
         model_name: str,
         key: str,
+        row: Row,
     ) -> None:
         self._model = model
         self._resources = resources
         self._session = session
         self._model_name = model_name
         self._key = key
+        self._row = row
         self._calls = 0
         tools = session.replica.info.capabilities.get("tools")
         self._tools: list[JsonObject] = tools if isinstance(tools, list) else []
@@ -57,8 +59,17 @@ class RemoteEpisode:
 
     async def verify(self, row: Row) -> Row:
         """See `Episode.verify`."""
-        with upstream("resources"):
-            return await self._resources.verify(self._session, row, key=self._key)
+        try:
+            with upstream("resources"):
+                return await self._resources.verify(self._session, row, key=self._key)
+        except RollmillError as error:
+            error.extensions.update(self._unverified(row))
+            raise
+
+    def _unverified(self, row: Row) -> JsonObject:
+        """What the agent added to the row: the caller keeps it, so that only the grading has to be done again."""
+        gained = {name: value for name, value in row.items() if name not in self._row or self._row[name] != value}
+        return {UNVERIFIED: gained} if gained and len(dumps(gained)) <= MAX_UNVERIFIED_BYTES else {}
 
 
 @contextmanager

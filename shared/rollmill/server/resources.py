@@ -19,6 +19,10 @@ class Resources(ABC):
     """Settings class of the environment, for those that have settings of their own."""
     reverify_mode: ClassVar[ReverifyMode] = "unknown"
     """`stateless`: `verify` needs only the row. `unsupported`: it needs the live session."""
+    score_fields: ClassVar[tuple[str, ...]] = ("reward",)
+    """Numeric fields of a verified row that are scores; statistics are of the first one unless asked otherwise."""
+    answer_field: ClassVar[str | None] = "extracted_answer"
+    """Field of a verified row that holds the answer, for majority votes; None when there is none."""
 
     def __init__(self, settings: ServiceSettings | None = None) -> None:
         self.settings = settings or self.Settings()

@@ -18,6 +18,7 @@ from rollmill.server.aggregation import aggregate_route
 from rollmill.server.app import ServiceApp, build_app
 from rollmill.server.background import background
 from rollmill.server.calls import Answer, Call, HotRoute, RawHeaders, json_answer
+from rollmill.server.identity import class_identity
 from rollmill.server.resources import Resources
 from rollmill.server.runtime import Runtime
 from rollmill.server.sessions import Session, SessionSigner, SessionStore
@@ -66,6 +67,9 @@ class _Host:
         return {
             "tools": [tool.definition for tool in self._tools.values()],
             "reverify_mode": self._resources.reverify_mode,
+            "verifier": class_identity(type(self._resources)),
+            "score_fields": list(self._resources.score_fields),
+            "answer_field": self._resources.answer_field,
             "custom_metrics": any(_overrides(self._resources, hook) for hook in ("compute_metrics", "get_key_metrics")),
         }
 

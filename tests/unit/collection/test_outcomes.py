@@ -141,3 +141,13 @@ def test_a_failure_line_says_which_rollout_which_attempt_and_why() -> None:
         "_ng_failure_terminal": False,
         "failure": {"boundary": "agent", "type": "overloaded", "detail": "x" * 2000, "retryable": True},
     }
+
+
+def test_a_response_whose_grading_failed_is_part_of_the_failure_line() -> None:
+    gained: JsonObject = {"response": {"output": []}, "note": "n", "reward": 1.0, "_ng_task_index": 9}
+    found = failed_by(UpstreamError("x", boundary="resources", unverified=gained))
+
+    line = loads(failure_line(ASSIGNMENT, 0, found))
+    assert (line["response"], line["note"], line["_ng_task_index"]) == ({"output": []}, "n", 3)
+    assert "reward" not in line
+    assert failed_by(UpstreamError("x", unverified="nonsense")).unverified is None
