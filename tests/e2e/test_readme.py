@@ -66,7 +66,8 @@ def test_the_services_section_works_word_by_word(shell: Shell) -> None:
     lines = shell.run(block("curl -sN")).splitlines()
     profile = shell.run(block("curl -s '"))
 
-    shown = block('{"responses_create_params"').splitlines()
+    shown = [line.rstrip() for line in block('{"responses_create_params"').splitlines()]
+    lines = [line.rstrip() for line in lines]
     assert len(lines) == 21
     assert {line for line in lines if line.startswith('{"resp')} >= {
         line for line in shown if line.startswith('{"resp')
