@@ -155,5 +155,6 @@ def _tell(status: RunStatus, plan: CollectionPlan) -> None:
         say(f"{name}: {agent.completed} of {agent.expected} rollouts{failed}, mean reward {mean}")
     if status.failed:
         failures = plan.output.with_name(f"{plan.output.stem}_failures.jsonl")
-        say(f"{status.failed} rollouts failed for good; each attempt and its reason is in {failures}")
+        reasons = ", ".join(f"{name} {count}x" for name, count in sorted(status.failures.items()))
+        say(f"{status.failed} rollouts failed for good ({reasons}); each attempt and its reason is in {failures}")
     typer.echo(str(plan.output))

@@ -129,7 +129,7 @@ def _translate(error: Exception, url: str, timeout: float | None) -> RollmillErr
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return ConnectError(f"{origin}: {error.certificate_error}", retryable=False)
     if isinstance(error, aiohttp.ClientConnectorError):
-        return ConnectError(f"{origin}: {_reason(error.os_error)}")
+        return ConnectError(f"{origin}: {os_reason(error.os_error)}")
     if isinstance(error, TimeoutError):
         return UpstreamTimeoutError(f"{origin}: no answer within {timeout or math.nan:.1f} s")
     if isinstance(error, aiohttp.InvalidURL):
@@ -137,6 +137,6 @@ def _translate(error: Exception, url: str, timeout: float | None) -> RollmillErr
     return ConnectionLostError(f"{origin}: {type(error).__name__}: {error}".rstrip(": "))
 
 
-def _reason(error: OSError) -> str:
-    """The system's words: asyncio's own repeat the address."""
+def os_reason(error: OSError) -> str:
+    """Say what the system says of a failed connection; asyncio's own words repeat the address instead."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

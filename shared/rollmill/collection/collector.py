@@ -320,7 +320,7 @@ class _FileSink:
         self._stats.completed(assignment.agent, outcome.reward)
 
     async def attempt_failed(self, assignment: Assignment, attempt: int, failed: Failed, *, given_up: bool) -> None:
-        self._stats.failed_attempts += 1
+        self._stats.attempt_failed(failed.failure.boundary, failed.failure.type)
         if failed.persist:
             await self._failures.append(failure_line(assignment, attempt, failed))
         if given_up:

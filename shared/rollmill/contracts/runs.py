@@ -66,6 +66,8 @@ class RunStatus(WireModel):
     """Rollouts given up on."""
     failed_attempts: int = 0
     """Attempts that failed in this session of the run, retried ones included."""
+    failures: dict[str, int] = Field(default_factory=dict)
+    """Failed attempts of this session by boundary and type, such as `model/upstream-timeout`."""
     in_flight: int = 0
     concurrency: int = 0
     rate_per_second: float = 0.0
