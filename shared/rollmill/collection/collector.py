@@ -20,6 +20,7 @@ from rollmill.collection.agent_runner import AgentRunner
 from rollmill.collection.aggregation import aggregate_run
 from rollmill.collection.dispatcher import Dispatcher
 from rollmill.collection.expansion import Expansion, Survey, expand, survey
+from rollmill.collection.fail_fast import FailFast
 from rollmill.collection.limiter import Limiter
 from rollmill.collection.outcomes import Assignment, Completed, Failed, failure_line
 from rollmill.collection.prompts import PromptConfig
@@ -221,7 +222,8 @@ class Collector:
             for writer in writers:
                 await stack.enter_async_context(writer)
             await self._take_over()
-            sink = _FileSink(writers[0], writers[1], self.stats)
+            fail_fast = FailFast(count=options.fail_fast_count, share=options.fail_fast_share)
+            sink = _FileSink(writers[0], writers[1], self.stats, fail_fast)
             dispatcher = Dispatcher(
                 runner,
                 sink,
@@ -310,14 +312,16 @@ class Collector:
 class _FileSink:
     """Writes outcomes to the run's files and counts them."""
 
-    def __init__(self, rollouts: JsonlWriter, failures: JsonlWriter, stats: RunStats) -> None:
+    def __init__(self, rollouts: JsonlWriter, failures: JsonlWriter, stats: RunStats, fail_fast: FailFast) -> None:
         self._rollouts = rollouts
         self._failures = failures
         self._stats = stats
+        self._fail_fast = fail_fast
 
     async def completed(self, assignment: Assignment, outcome: Completed) -> None:
         await self._rollouts.append(outcome.line)
         self._stats.completed(assignment.agent, outcome.reward)
+        self._fail_fast.completed()
 
     async def attempt_failed(self, assignment: Assignment, attempt: int, failed: Failed, *, given_up: bool) -> None:
         self._stats.attempt_failed(failed.failure.boundary, failed.failure.type)
@@ -325,6 +329,7 @@ class _FileSink:
             await self._failures.append(failure_line(assignment, attempt, failed))
         if given_up:
             self._stats.failed(assignment.agent)
+        self._fail_fast.attempt_failed(failed.failure, given_up=given_up)
 
 
 def _expansion(plan: CollectionPlan) -> Expansion:

@@ -35,6 +35,11 @@ class RunOptions(WireModel):
     """Longest time for one attempt at one rollout."""
     max_attempts: int = Field(default=3, ge=1, le=100)
     """Attempts at one rollout, failures that no retry can help excepted."""
+    fail_fast_count: int = Field(default=20, ge=0)
+    """Stop the run after so many attempts that were plainly unreachable or unauthorised, nothing being completed;
+    0: never."""
+    fail_fast_share: float | None = Field(default=None, gt=0, le=1)
+    """Also stop it when, after `fail_fast_count` settled rollouts, this share of them failed for good."""
     aggregate: bool = True
     """Compute metrics for each agent at the end."""
 
