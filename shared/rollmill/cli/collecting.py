@@ -11,6 +11,7 @@ import typer
 
 from rollmill.cli.datasets import dataset_input
 from rollmill.cli.progress import CollectProgress, say
+from rollmill.client.file_limit import check_file_limit, raise_file_limit
 from rollmill.client.links import open_client
 from rollmill.client.service_client import ServiceClient
 from rollmill.collection.collector import CollectionPlan, Collector
@@ -93,7 +94,7 @@ def _new_runner() -> Iterator[asyncio.Runner]:
 
 async def _collect(source: Source, topology: Topology | None, plan: CollectionPlan) -> RunStatus:
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(_client(source, topology))
+        client = await stack.enter_async_context(_client(source, topology, plan.options.concurrency))
         collector = Collector(plan, client)
         await collector.prepare()
         for warning in collector.warnings:
@@ -114,13 +115,14 @@ async def _collect(source: Source, topology: Topology | None, plan: CollectionPl
 
 
 @asynccontextmanager
-async def _client(source: Source, topology: Topology | None) -> AsyncIterator[ServiceClient]:
+async def _client(source: Source, topology: Topology | None, concurrency: int) -> AsyncIterator[ServiceClient]:
     head = source.head or ("" if source.embedded else _running_head(source.config))
     if not head and topology is not None:
         say("running the services inside this process")
         async with embedded(topology) as client:
             yield client
         return
+    check_file_limit(concurrency, raise_file_limit())
     connection = find_connection(head)
     say(f"using the services at {connection.head_url}")
     async with open_client(connection.head_url, connection.token) as client:
