@@ -79,6 +79,7 @@ class Collector:
         self._manifest: Manifest | None = None
         self._progress = Progress()
         self._progress_sizes = (0, 0)
+        self._dispatcher: Dispatcher | None = None
         self._owned = False
 
     async def prepare(self) -> None:
@@ -138,7 +139,11 @@ class Collector:
 
     def status(self) -> RunStatus:
         """Return the run's numbers as they stand."""
-        return self.stats.status(in_flight=self._limiter.in_use, concurrency=self._limiter.limit)
+        return self.stats.status(
+            in_flight=self._limiter.in_use,
+            concurrency=self._limiter.limit,
+            windows=self._dispatcher.windows() if self._dispatcher else None,
+        )
 
     def pause(self, paused: bool = True) -> None:
         """Stop, or go on, starting rollouts; those in flight are finished."""
@@ -224,7 +229,7 @@ class Collector:
             await self._take_over()
             fail_fast = FailFast(count=options.fail_fast_count, share=options.fail_fast_share)
             sink = _FileSink(writers[0], writers[1], self.stats, fail_fast)
-            dispatcher = Dispatcher(
+            self._dispatcher = dispatcher = Dispatcher(
                 runner,
                 sink,
                 self._limiter,
@@ -237,6 +242,7 @@ class Collector:
                 async with aclosing(self._assignments(writers[2])) as assignments:
                     await dispatcher.run(assignments)
             finally:
+                self._dispatcher = None
                 ended.set()  # not cancelled: a thread that is writing the manifest must not meet the one that seals it
                 await asyncio.wait([ticker])
 

@@ -1,6 +1,6 @@
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -75,7 +75,9 @@ class RunStats:
             name = "other"  # agents may make up types; the status must stay small
         self.failures[name] = self.failures.get(name, 0) + 1
 
-    def status(self, *, in_flight: int = 0, concurrency: int = 0) -> RunStatus:
+    def status(
+        self, *, in_flight: int = 0, concurrency: int = 0, windows: Mapping[str, int] | None = None
+    ) -> RunStatus:
         """Return the numbers as they stand."""
         agents = {name: agent.view() for name, agent in self._agents.items()}
         totals = [
@@ -97,6 +99,7 @@ class RunStats:
             failures=dict(self.failures),
             in_flight=in_flight,
             concurrency=concurrency,
+            windows={agent: min(size, concurrency) for agent, size in (windows or {}).items()},
             rate_per_second=round(rate, 3),
             eta_seconds=round(left / rate, 1) if rate and left and self._ended is None else None,
             mean_reward=_mean(reward, completed),

@@ -75,6 +75,9 @@ class RunStatus(WireModel):
     """Failed attempts of this session by boundary and type, such as `model/upstream-timeout`."""
     in_flight: int = 0
     concurrency: int = 0
+    windows: dict[str, int] = Field(default_factory=dict)
+    """How many rollouts of each agent may be in flight now: it grows from 256 up, and shrinks when a service asks for
+    less. The concurrency bounds it."""
     rate_per_second: float = 0.0
     """Settled rollouts per second since the run was last started."""
     eta_seconds: float | None = None
