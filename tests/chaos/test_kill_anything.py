@@ -19,7 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from rollmill import CollectorClient, RunRequest, RunStatus
 from rollmill.contracts.json import loads
+from rollmill.errors import ConnectError, RunNotFoundError, UpstreamError
 from rollmill.local.state import ProcessRecord, StateDir
 
 pytestmark = pytest.mark.e2e
@@ -86,6 +88,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     ports = [part for name in ("head", "collector", "profiler") for part in (f"--{name}-port", "0")]
     log = (tmp_path / "up.log").open("wb")
     command = [*ROLLMILL, "up", "-c", str(deployment.topology), *ports, "--restarts", "1000"]
+    command += ["--data-dir", str(tmp_path / "results")]
     up = subprocess.Popen(command, env=deployment.environ(), stdout=log, stderr=log)
     try:
         _until(lambda: len(deployment.services()) == 9 and "ready in" in (tmp_path / "up.log").read_text(), 60)
@@ -169,3 +172,39 @@ def test_every_rollout_is_settled_once_and_as_in_a_run_without_kills(deployment:
     manifest = json.loads(deployment.output.with_name("run_manifest.json").read_text())
     assert (manifest["state"], manifest["counts"]["completed"]) == ("finished", 24 * REPEATS)
     assert sum(deployment.kills.values()) > 0
+
+
+def _status(client: CollectorClient) -> RunStatus | None:
+    try:
+        return client.status("chaos")
+    except (ConnectError, UpstreamError, RunNotFoundError):
+        return None  # it is being started again
+
+
+@pytest.mark.timeout(RUN_SECONDS + 120)
+def test_a_collector_service_that_is_killed_goes_on_with_its_run_by_itself(deployment: Deployment) -> None:
+    calm = deployment.folder / "calm.jsonl"
+    subprocess.run(
+        deployment.command("--output", str(calm), "--embedded"),
+        env=deployment.environ(),
+        check=True,
+        capture_output=True,
+    )
+    rng = random.Random(SEED)
+    [collector] = [process for process in deployment.services() if process.name == "collector"]
+    tasks = [loads(line) for line in TASKS.read_bytes().splitlines()]
+    request = RunRequest(id="chaos", rows=tasks, num_repeats=REPEATS, add_seed=True, concurrency=16, max_attempts=100)
+    with CollectorClient(collector.url, token=StateDir(deployment.folder / "home").token()) as client:
+        client.start(request)
+        kills, deadline = max(2, KILLS // 8), time.monotonic() + RUN_SECONDS
+        while (status := _status(client)) is None or status.state != "finished":
+            assert time.monotonic() < deadline, status
+            if kills and status is not None and status.state == "running" and status.completed:
+                [record] = [process for process in deployment.services() if process.name == "collector"]
+                os.kill(record.pid, signal.SIGKILL)
+                kills -= 1
+            _pause(rng.uniform(*PAUSE_SECONDS))
+        rows = list(client.rollouts("chaos"))
+
+    assert len(rows) == status.completed == 24 * REPEATS
+    assert rewards(deployment.folder / "results" / "chaos" / "rollouts.jsonl") == rewards(calm)

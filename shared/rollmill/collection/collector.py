@@ -137,6 +137,12 @@ class Collector:
         await self._seal("finished")
         return self.status()
 
+    async def cancelled_before_start(self) -> None:
+        """Leave a manifest that says so, for a prepared run whose work was cancelled before it began."""
+        if not self.files.manifest.exists():
+            self.stats.stop("cancelled")
+            await self._write_manifest("cancelled")
+
     def status(self) -> RunStatus:
         """Return the run's numbers as they stand."""
         return self.stats.status(
