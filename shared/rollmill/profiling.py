@@ -12,16 +12,18 @@ from rollmill.artifacts.keys import KeySet
 from rollmill.artifacts.manifest import read_manifest
 from rollmill.artifacts.reader import parse_line
 from rollmill.contracts.json import JsonObject
-from rollmill.contracts.rows import AGENT_REF, COMPONENTS, RESPONSE, REWARD, TASK_INDEX, Row, row_key
+from rollmill.contracts.rows import AGENT_REF, COMPONENTS, RESPONSE, REWARD, TASK_INDEX, TIMING, Row, row_key
 from rollmill.errors import InputError
 from rollmill.metrics.profile import RewardProfile, TaskInputs, profile_table
+from rollmill.metrics.sources import Inputs, Rollouts
 from rollmill.metrics.table import KEYS, RolloutTable
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 _CHUNK = 4096
-_OUTCOME = frozenset({RESPONSE, REWARD, COMPONENTS})
+_KEYS_SHOWN = 10
+_OUTCOME = frozenset({RESPONSE, REWARD, COMPONENTS, TIMING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +154,24 @@ def read_tables(inputs: Path | None, rollouts: Path) -> RunTables:
     Raises:
         InputError: a file cannot be read, or a line is not a row with its keys.
     """
-    from rollmill.artifacts.columns import read_input_columns, read_rollout_columns
     from rollmill.artifacts.column_table import ColumnTable, InputColumns, with_inputs, without_repeats
+    from rollmill.artifacts.columns import read_input_columns, read_rollout_columns
 
     files = RunFiles(rollouts.absolute())
-    manifest = read_manifest(files.manifest)
     if inputs is None:
         columns = read_rollout_columns(files, None)
-        stand_in = InputColumns(files.rollouts, without_repeats(columns), _OUTCOME)
-        return RunTables(stand_in, ColumnTable(columns), refused=columns.refused)
+        known = InputColumns(files.rollouts, without_repeats(columns), _OUTCOME)
+        return RunTables(known, ColumnTable(columns), refused=columns.refused)
+    manifest = read_manifest(files.manifest) if inputs.absolute() == files.inputs else None
+    known = InputColumns(inputs, read_input_columns(inputs, may_be_missing=manifest is not None))
+    columns = read_rollout_columns(files, manifest)
+    if manifest is None:
+        return RunTables(known, ColumnTable(columns), refused=columns.refused)
+    if manifest.state in ("running", "paused"):
+        columns = with_inputs(columns, known)  # a rollout may be on disk a moment before its input row
+    return RunTables(known, ColumnTable(columns), manifest.counts.expected, columns.refused)
+
+
 def collect_tables(inputs: Iterable[Row], rollouts: Iterable[Row], *, live: bool = False) -> RunTables:
     """Take the numbers out of rows.
 
@@ -172,15 +183,15 @@ def collect_tables(inputs: Iterable[Row], rollouts: Iterable[Row], *, live: bool
     Raises:
         InputError: a row has no valid key, or a reward is not finite.
     """
-    tables, known = RunTables(TaskInputs(), RolloutTable()), KeySet()
+    task_inputs, table, known = TaskInputs(), RolloutTable(), KeySet()
     for row in inputs:
-        tables.inputs.add(row)
+        task_inputs.add(row)
         if live:
             known.add(row_key(row))
     for row in rollouts:
         if not live or _is_known(row, known):
-            tables.rollouts.add(row)
-    return tables
+            table.add(row)
+    return RunTables(task_inputs, table)
 
 
 def standing_in(rollouts: Iterable[Row]) -> RunTables:
@@ -189,12 +200,12 @@ def standing_in(rollouts: Iterable[Row]) -> RunTables:
     Raises:
         InputError: a row has no valid key, or a reward is not finite.
     """
-    tables, known = RunTables(TaskInputs(), RolloutTable()), KeySet()
+    task_inputs, table, known = TaskInputs(), RolloutTable(), KeySet()
     for row in rollouts:
-        tables.rollouts.add(row)
+        table.add(row)
         if known.add(row_key(row)):  # a duplicate is the rollouts' fault, and is reported as theirs
-            tables.inputs.add({name: value for name, value in row.items() if name not in _OUTCOME})
-    return tables
+            task_inputs.add({name: value for name, value in row.items() if name not in _OUTCOME})
+    return RunTables(task_inputs, table)
 
 
 def read_finished(path: Path) -> Iterator[Row]:
@@ -217,6 +228,11 @@ def read_finished(path: Path) -> Iterator[Row]:
                     return  # what a writer appends meanwhile would be read as a line of its own
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
+
+
+def _refused(keys: tuple[str, ...]) -> str:
+    more = f" and {len(keys) - _KEYS_SHOWN} more" if len(keys) > _KEYS_SHOWN else ""
+    return f"{len(keys)} rollouts have a reward that is not a finite number: {', '.join(keys[:_KEYS_SHOWN])}{more}"
 
 
 def _is_known(row: Row, known: KeySet) -> bool:

@@ -1,4 +1,5 @@
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import ClassVar
 
 import httpx
@@ -6,11 +7,11 @@ import pytest
 from openai import AsyncOpenAI
 
 from rollmill.config.settings import ServiceSettings
-from rollmill.contracts.json import JsonObject, JsonValue
+from rollmill.contracts.json import JsonObject, JsonValue, dumps
 from rollmill.errors import InputError, OverloadedError
 from rollmill.openai import new_response, text_message
 from rollmill.server import Model, model_app
-from rollmill.testing import FakeModel, asgi_client
+from rollmill.testing import FakeModel, asgi_client, service_client
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ class Late(Model):
     async def respond(self, request: JsonObject) -> JsonObject:
         return new_response([text_message("x")], request=request, model="late", usage=None)
 
-    async def stream_response(self, request: JsonObject) -> AsyncIterator[JsonObject]:
+    async def stream_response(self, request: JsonObject) -> AsyncGenerator[JsonObject, None]:
         yield {"type": "response.created"}
         raise OverloadedError("gone")
 
@@ -101,7 +102,7 @@ async def test_a_late_failure_is_the_last_event_and_the_model_is_started_and_sto
 
 
 class Silent(Late):
-    async def stream_response(self, request: JsonObject) -> AsyncIterator[JsonObject]:
+    async def stream_response(self, request: JsonObject) -> AsyncGenerator[JsonObject, None]:
         for event in list[JsonObject]():
             yield event
 
@@ -117,3 +118,26 @@ async def test_the_openapi_document_lists_both_dialects(client: httpx.AsyncClien
     for path in ("/v1/responses", "/v1/chat/completions"):
         assert "application/json" in paths[path]["post"]["requestBody"]["content"]
     assert (await client.get("/version")).json()["kind"] == "model"
+
+
+class Watched(Late):
+    closed: ClassVar[list[str]] = []
+
+    async def stream_response(self, request: JsonObject) -> AsyncGenerator[JsonObject, None]:
+        try:
+            for number in range(1_000_000):
+                yield {"type": "response.output_text.delta", "delta": str(number)}
+                await asyncio.sleep(0)
+        finally:
+            self.closed.append("closed")
+
+
+async def test_a_stream_is_closed_when_its_reader_leaves() -> None:
+    Watched.closed.clear()
+    async with service_client({"watched": model_app(Watched(ServiceSettings()))}) as client:
+        replica = await client.directory.pick("watched")
+        body = dumps({"input": "x", "stream": True})
+        async with client.transport.stream("POST", f"{replica.url}/v1/responses", headers={}, body=body) as reply:
+            async for _ in reply.chunks:
+                break
+    assert Watched.closed == ["closed"]

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeAlias
 
@@ -35,7 +35,7 @@ class Work:
     async def stream(self, call: Call) -> Answer:
         return event_stream(self._events(), named=False)
 
-    async def _events(self) -> AsyncIterator[JsonObject]:
+    async def _events(self) -> AsyncGenerator[JsonObject, None]:
         try:
             while True:
                 self.runs += 1

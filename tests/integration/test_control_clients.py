@@ -374,7 +374,7 @@ async def test_a_run_whose_service_stops_is_interrupted_and_the_next_service_goe
     assert state_on_disk(bench) == "interrupted"
 
     bench.desk.open = True
-    async with serve(bench.app()) as url, AsyncCollectorClient(url) as client:
+    async with serve(bench.app(recover=False)) as url, AsyncCollectorClient(url) as client:
         [status] = await client.runs()
         assert (status.state, status.completed, status.expected) == ("interrupted", 3, 6)
         assert len([row async for row in client.rollouts("a")]) == 3
@@ -397,10 +397,34 @@ async def test_a_run_that_was_accepted_but_never_begun_is_interrupted_and_can_be
     for path in (bench.data_dir / "a").glob("rollouts*"):  # as after a kill right after the answer
         path.unlink()
 
-    async with serve(bench.app()) as url, AsyncCollectorClient(url) as client:
+    async with serve(bench.app(recover=False)) as url, AsyncCollectorClient(url) as client:
         assert [run.state for run in await client.runs()] == ["interrupted"]
         await client.resume("a")
         assert (await finished(client)).completed == 4
+
+
+async def test_a_service_goes_on_by_itself_with_what_its_predecessor_left(bench: Bench, serve: Serve) -> None:
+    bench.desk.open = False
+    async with serve(bench.app()) as url, AsyncCollectorClient(url) as client:
+        await client.start(request(6, concurrency=2))
+        bench.desk.let(3)
+        await settled(client, 3)
+
+    bench.desk.open = True
+    async with serve(bench.app()) as url, AsyncCollectorClient(url) as client:
+        status = await finished(client)
+    assert (status.completed, status.mean_reward) == (6, 1.0)
+    assert sorted(keys_on_disk(bench)) == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_cancelled_run_is_left_alone_by_the_next_service(bench: Bench, serve: Serve) -> None:
+    bench.desk.open = False
+    async with serve(bench.app()) as url, AsyncCollectorClient(url) as client:
+        await client.start(request())
+        await client.cancel("a")
+    async with serve(bench.app()) as url, AsyncCollectorClient(url) as client:
+        await asyncio.sleep(0.2)
+        assert (await client.status("a")).state == "cancelled"
 
 
 async def test_a_run_is_profiled_through_the_profiler(bench: Bench, serve: Serve) -> None:

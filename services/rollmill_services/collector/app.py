@@ -1,8 +1,9 @@
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from rollmill.artifacts.run_store import RunStore
 from rollmill.server.app import ServiceApp, build_app
+from rollmill.server.background import background
 from rollmill.server.runtime import Runtime
 from rollmill_services.collector.routes import router
 from rollmill_services.collector.runs import Runs
@@ -22,10 +23,11 @@ def create_app(settings: CollectorSettings | None = None) -> ServiceApp:
             max_runs=settings.max_runs,
         )
         app.state.runs = runs
-        try:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(runs.close)
+            if settings.recover:
+                await stack.enter_async_context(background(runs.recover(), name="recovery"))
             yield
-        finally:
-            await runs.close()
 
     app = build_app(settings, kind="collector", title="rollmill collector", routers=[router], lifespan=lifespan)
     return app

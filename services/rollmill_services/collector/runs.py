@@ -13,12 +13,21 @@ from rollmill.client.service_client import ServiceClient
 from rollmill.collection.collector import Collector
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.runs import RunRequest, RunStatus
-from rollmill.errors import ConflictError, OverloadedError, RollmillError, RunNotFoundError
+from rollmill.errors import (
+    ConflictError,
+    ConnectError,
+    OverloadedError,
+    RollmillError,
+    RunNotFoundError,
+    ServiceNotFoundError,
+)
 from rollmill.ids import new_run_id
 from rollmill_services.collector.folder import RunFolder, accepted_runs
 
 log = structlog.get_logger(__name__)
 
+RECOVERY_ATTEMPTS = 12
+RECOVERY_CAP_SECONDS = 30.0
 _STOPPED = ("interrupted", "cancelled", "failed")
 
 
@@ -141,6 +150,7 @@ class Runs:
             if not active.task.cancelling():  # a second cancellation would cut the first one's tidying short
                 active.task.cancel()
             await asyncio.wait([active.task])
+            await active.collector.cancelled_before_start()
             active.notify()  # a task that is cancelled before it began does not do it itself
         return self.status(run_id)
 
@@ -171,6 +181,30 @@ class Runs:
         """
         self._at_work(run_id).collector.set_concurrency(concurrency)
         return self.status(run_id)
+
+    async def recover(self) -> None:
+        """Go on with every run that an earlier process left unfinished, however it ended."""
+        interrupted = [status.run_id for status in await self.list() if status.state == "interrupted"]
+        unfinished = [run_id for run_id in interrupted if RunFolder(self._store, run_id).exists()]
+        async with asyncio.TaskGroup() as group:
+            for run_id in unfinished:
+                group.create_task(self._recover(run_id))
+
+    async def _recover(self, run_id: str) -> None:
+        """Start one run again; its agents may need a while to register, after a restart of everything."""
+        for attempt in range(RECOVERY_ATTEMPTS):
+            try:
+                await self.resume(run_id)
+            except (ServiceNotFoundError, ConnectError) as error:
+                log.info("run_waits_for_services", run_id=run_id, error=str(error))
+                await asyncio.sleep(min(RECOVERY_CAP_SECONDS, 2.0**attempt))
+            except RollmillError as error:
+                log.warning("run_not_recovered", run_id=run_id, error=str(error))
+                return
+            else:
+                log.info("run_recovered", run_id=run_id)
+                return
+        log.warning("run_not_recovered", run_id=run_id, error="its agents did not come back")
 
     async def close(self) -> None:
         """Stop every run, so that each is settled on disk and can be resumed."""

@@ -149,6 +149,18 @@ def read_rollout_columns(files: RunFiles, manifest: Manifest | None) -> Columns:
     return joined([old.read(), tail]) if tail.end > old.end else old.read()
 
 
+def read_input_columns(path: Path, *, may_be_missing: bool = False) -> Columns:
+    """Read keys, agents and offsets of materialized input rows; a file that may be missing has none.
+
+    Raises:
+        InputError: the file cannot be read, or a line is no row with its keys; names file and line.
+    """
+    if may_be_missing and not path.exists():
+        return joined([])
+    with scan(path, kind="inputs") as chunks:
+        return joined(map(columns_of, chunks))
+
+
 def update_column_file(files: RunFiles) -> int:
     """Bring `x_metrics.parquet` up to date with `x.jsonl`; return how many rollouts it has then.
 
@@ -199,9 +211,5 @@ def expected_rollouts(files: RunFiles, manifest: Manifest | None) -> dict[str, i
     """
     if manifest is not None and manifest.agents:
         return {agent: progress.expected for agent, progress in manifest.agents.items()}
-    if not files.inputs.exists():
-        return {}
-    with scan(files.inputs, kind="inputs") as chunks:
-        agents = joined(map(columns_of, chunks)).agents
-    counts = categories(agents).value_counts()
+    counts = categories(read_input_columns(files.inputs, may_be_missing=True).agents).value_counts()
     return {str(agent): int(count) for agent, count in counts.items()}

@@ -8,9 +8,8 @@ from msgspec import Raw
 
 from rollmill.artifacts.chunks import Chunk, Field, answer_text, are_exact_ints, coded, floats, ints
 from rollmill.artifacts.output_items import loose_items, steps
-from rollmill.artifacts.rollout_shape import TIMING
 from rollmill.contracts.json import JsonObject, JsonValue, loads
-from rollmill.contracts.rows import AGENT_REF, RESPONSE, REWARD, Row, RowKey, agent_name, row_key
+from rollmill.contracts.rows import AGENT_REF, RESPONSE, REWARD, TIMING, Row, RowKey, agent_name, row_key
 from rollmill.metrics.numeric import is_number, numeric_fields, usage_of
 
 ANSWER_FIELD = "extracted_answer"

@@ -8,10 +8,16 @@ from msgspec import Raw
 
 from rollmill.artifacts.output_items import NOTHING, Item
 from rollmill.contracts.json import JsonValue, loads
-from rollmill.contracts.rows import AGENT_REF, ATTEMPT_INDEX, COMPONENTS, RESPONSE, REWARD, ROLLOUT_INDEX, TASK_INDEX
-
-TIMING = "_rollmill"
-"""Member that the collector adds to a rollout's line: how long it took, when it began, which attempt it was."""
+from rollmill.contracts.rows import (
+    AGENT_REF,
+    ATTEMPT_INDEX,
+    COMPONENTS,
+    RESPONSE,
+    REWARD,
+    ROLLOUT_INDEX,
+    TASK_INDEX,
+    TIMING,
+)
 
 _FEW = 8
 _MOST_NAMES = 500

@@ -74,6 +74,18 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
     max_attempts: Annotated[
         int, typer.Option(min=1, max=100, help="Attempts at one rollout.", rich_help_panel=_LIMITS)
     ] = 3,
+    fail_fast_count: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Stop after so many attempts that reached no service, when nothing was completed; 0: never.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 20,
+    fail_fast_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Also stop when this share of the rollouts failed.", rich_help_panel=_LIMITS),
+    ] = None,
 ) -> None:
     """Run tasks through their agents and write graded rollouts. Ctrl-C stops cleanly; --resume goes on."""
     from rollmill.cli.collecting import Source, run_collection
@@ -91,6 +103,8 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
         params=parse_params(param or []),
         timeout_seconds=timeout,
         max_attempts=max_attempts,
+        fail_fast_count=fail_fast_count,
+        fail_fast_share=fail_fast_share,
         aggregate=aggregate,
     )
     if resume and overwrite:

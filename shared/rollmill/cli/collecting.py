@@ -73,7 +73,9 @@ def _planner(
 
 
 async def _collect(source: Source, topology: Topology | None, plan: CollectionPlan) -> RunStatus:
-    async with open_services(topology, source.config, source.head, embedded=source.embedded) as client:
+    async with open_services(
+        topology, source.config, source.head, embedded=source.embedded, concurrency=plan.options.concurrency
+    ) as client:
         collector = Collector(plan, client)
         await collector.prepare()
         for warning in collector.warnings:
@@ -101,5 +103,6 @@ def _tell(status: RunStatus, plan: CollectionPlan) -> None:
         say(f"{name}: {agent.completed} of {agent.expected} rollouts{failed}, mean reward {mean}")
     if status.failed:
         failures = plan.output.with_name(f"{plan.output.stem}_failures.jsonl")
-        say(f"{status.failed} rollouts failed for good; each attempt and its reason is in {failures}")
+        reasons = ", ".join(f"{name} {count}x" for name, count in sorted(status.failures.items()))
+        say(f"{status.failed} rollouts failed for good ({reasons}); each attempt and its reason is in {failures}")
     typer.echo(str(plan.output))

@@ -10,6 +10,7 @@ from typing import TypeVar
 import typer
 
 from rollmill.cli.progress import say
+from rollmill.client.file_limit import check_file_limit, raise_file_limit
 from rollmill.client.links import open_client
 from rollmill.client.service_client import ServiceClient
 from rollmill.collection.embedded import embedded as run_embedded
@@ -35,6 +36,7 @@ async def open_services(
     *,
     embedded: bool = False,
     grading_only: bool = False,
+    concurrency: int = 1,
 ) -> AsyncIterator[ServiceClient]:
     """Hand out a client of the services that the command line names.
 
@@ -43,6 +45,7 @@ async def open_services(
         config: its path; what `rollmill up` started from this very file is used.
         head: URL of a head instead.
         embedded: run the topology's services inside this process, whatever is up.
+        concurrency: calls in flight, which the open-file limit must carry over the network.
         grading_only: of those, leave out the models that only agents ask.
 
     Raises:
@@ -54,6 +57,7 @@ async def open_services(
         async with run_embedded(topology, grading_only=grading_only) as client:
             yield client
         return
+    check_file_limit(concurrency, raise_file_limit())
     connection = find_connection(url)
     say(f"using the services at {connection.head_url}")
     async with open_client(connection.head_url, connection.token) as client:

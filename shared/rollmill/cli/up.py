@@ -29,6 +29,9 @@ def up(  # noqa: PLR0913 (one parameter for each option of the command)
     data_dir: Annotated[Path, typer.Option(help="Directory of the runs.")] = Path("results"),
     ready_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until all must be ready.")] = 60.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to stop in, for each kind of service.")] = 35.0,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Restarts of one service within a minute, before everything is stopped.")
+    ] = 5,
     log_level: Annotated[str, typer.Option(help="Of the services.")] = "INFO",
     pass_env: Annotated[
         list[str] | None, typer.Option(help="Variable that the services see as well; may be repeated.")
@@ -63,7 +66,9 @@ def up(  # noqa: PLR0913 (one parameter for each option of the command)
         plans = plan_processes(topology, placement)
         with state.locked():
             source, token = str(config.absolute()), placement.token
-            launcher = Launcher(state, spawner, topology=source, token=token, foreground=not detach, tell=tell)
+            launcher = Launcher(
+                state, spawner, topology=source, token=token, foreground=not detach, tell=tell, restarts=restarts
+            )
             run = _Run(launcher, topology, began, detach=detach, grace_seconds=grace)
             asyncio.run(run.run(plans, host=host, ready_timeout=ready_timeout))
 

@@ -1,5 +1,6 @@
 import asyncio
 import math
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -128,9 +129,14 @@ def _translate(error: Exception, url: str, timeout: float | None) -> RollmillErr
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return ConnectError(f"{origin}: {error.certificate_error}", retryable=False)
     if isinstance(error, aiohttp.ClientConnectorError):
-        return ConnectError(f"{origin}: {error.os_error.strerror or error.os_error}")
+        return ConnectError(f"{origin}: {os_reason(error.os_error)}")
     if isinstance(error, TimeoutError):
         return UpstreamTimeoutError(f"{origin}: no answer within {timeout or math.nan:.1f} s")
     if isinstance(error, aiohttp.InvalidURL):
         return ConnectError(f"{url!r} is not a URL", retryable=False)
     return ConnectionLostError(f"{origin}: {type(error).__name__}: {error}".rstrip(": "))
+
+
+def os_reason(error: OSError) -> str:
+    """Say what the system says of a failed connection; asyncio's own words repeat the address instead."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

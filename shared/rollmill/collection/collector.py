@@ -20,6 +20,7 @@ from rollmill.collection.agent_runner import AgentRunner
 from rollmill.collection.aggregation import aggregate_run
 from rollmill.collection.dispatcher import Dispatcher
 from rollmill.collection.expansion import Expansion, Survey, expand, survey
+from rollmill.collection.fail_fast import FailFast
 from rollmill.collection.grading import grading_of
 from rollmill.collection.limiter import Limiter
 from rollmill.collection.outcomes import Assignment, Completed, Failed, failure_line
@@ -79,6 +80,7 @@ class Collector:
         self._manifest: Manifest | None = None
         self._progress = Progress()
         self._progress_sizes = (0, 0)
+        self._dispatcher: Dispatcher | None = None
         self._owned = False
 
     async def prepare(self) -> None:
@@ -139,9 +141,19 @@ class Collector:
         await self._seal("finished")
         return self.status()
 
+    async def cancelled_before_start(self) -> None:
+        """Leave a manifest that says so, for a prepared run whose work was cancelled before it began."""
+        if not self.files.manifest.exists():
+            self.stats.stop("cancelled")
+            await self._write_manifest("cancelled")
+
     def status(self) -> RunStatus:
         """Return the run's numbers as they stand."""
-        return self.stats.status(in_flight=self._limiter.in_use, concurrency=self._limiter.limit)
+        return self.stats.status(
+            in_flight=self._limiter.in_use,
+            concurrency=self._limiter.limit,
+            windows=self._dispatcher.windows() if self._dispatcher else None,
+        )
 
     def pause(self, paused: bool = True) -> None:
         """Stop, or go on, starting rollouts; those in flight are finished."""
@@ -198,8 +210,9 @@ class Collector:
             for writer in writers:
                 await stack.enter_async_context(writer)
             await self._take_over()
-            sink = _FileSink(writers[0], writers[1], self.stats)
-            dispatcher = Dispatcher(
+            fail_fast = FailFast(count=options.fail_fast_count, share=options.fail_fast_share)
+            sink = _FileSink(writers[0], writers[1], self.stats, fail_fast)
+            self._dispatcher = dispatcher = Dispatcher(
                 runner,
                 sink,
                 self._limiter,
@@ -212,6 +225,7 @@ class Collector:
                 async with aclosing(self._assignments(writers[2])) as assignments:
                     await dispatcher.run(assignments)
             finally:
+                self._dispatcher = None
                 ended.set()  # not cancelled: a thread that is writing the manifest must not meet the one that seals it
                 await asyncio.wait([ticker])
 
@@ -287,21 +301,24 @@ class Collector:
 class _FileSink:
     """Writes outcomes to the run's files and counts them."""
 
-    def __init__(self, rollouts: JsonlWriter, failures: JsonlWriter, stats: RunStats) -> None:
+    def __init__(self, rollouts: JsonlWriter, failures: JsonlWriter, stats: RunStats, fail_fast: FailFast) -> None:
         self._rollouts = rollouts
         self._failures = failures
         self._stats = stats
+        self._fail_fast = fail_fast
 
     async def completed(self, assignment: Assignment, outcome: Completed) -> None:
         await self._rollouts.append(outcome.line)
         self._stats.completed(assignment.agent, outcome.reward)
+        self._fail_fast.completed()
 
     async def attempt_failed(self, assignment: Assignment, attempt: int, failed: Failed, *, given_up: bool) -> None:
-        self._stats.failed_attempts += 1
+        self._stats.attempt_failed(failed.failure.boundary, failed.failure.type)
         if failed.persist:
             await self._failures.append(failure_line(assignment, attempt, failed))
         if given_up:
             self._stats.failed(assignment.agent)
+        self._fail_fast.attempt_failed(failed.failure, given_up=given_up)
 
 
 def _expansion(plan: CollectionPlan) -> Expansion:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rollmill.collection.limiter import Limiter
 from rollmill.collection.outcomes import Assignment, Completed, Failed
+from rollmill.collection.window import Window
 from rollmill.contracts.rows import RowKey
 
 BACKOFF_BASE_SECONDS = 0.2
@@ -58,6 +59,11 @@ class Dispatcher:
         self._max_attempts = max_attempts
         self._earlier = earlier_attempts or {}
         self._sleep = sleep
+        self._windows: dict[str, Window] = {}
+
+    def windows(self) -> dict[str, int]:
+        """Return how many rollouts of each agent may be in flight now, the limiter's slots apart."""
+        return {agent: window.size for agent, window in self._windows.items()}
 
     async def run(self, assignments: AsyncIterator[Assignment]) -> None:
         """Settle every assignment. A sink that fails ends the run; a rollout that fails does not."""
@@ -75,13 +81,25 @@ class Dispatcher:
 
     async def _try(self, assignment: Assignment, attempt: int) -> bool:
         """Make one attempt; return whether there should be another."""
-        outcome = await self._runner.attempt(assignment, attempt)
+        outcome = await self._within_window(assignment, attempt)
         if isinstance(outcome, Completed):
             await self._sink.completed(assignment, outcome)
             return False
         again = should_retry(outcome, attempt=attempt, max_attempts=self._max_attempts)
         await self._sink.attempt_failed(assignment, attempt, outcome, given_up=not again)
         return again
+
+    async def _within_window(self, assignment: Assignment, attempt: int) -> Completed | Failed:
+        window = self._windows.get(assignment.agent)
+        if window is None:
+            window = self._windows[assignment.agent] = Window()
+        await window.acquire()
+        try:
+            outcome = await self._runner.attempt(assignment, attempt)
+            window.note(outcome)
+            return outcome
+        finally:
+            window.release()
 
 
 def should_retry(failed: Failed, *, attempt: int, max_attempts: int) -> bool:

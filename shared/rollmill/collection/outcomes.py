@@ -6,7 +6,7 @@ from rollmill.contracts import rows
 from rollmill.contracts.failures import UNVERIFIED, Boundary, Failure
 from rollmill.contracts.json import JsonObject, dumps, loads
 from rollmill.contracts.rows import Row, RowKey, row_key, valid_reward
-from rollmill.errors import RollmillError, is_retryable
+from rollmill.errors import RollmillError, UnauthorizedError, is_retryable
 
 _BOUNDARIES: tuple[Boundary, ...] = ("agent", "model", "resources", "collector")
 _KEYS = (rows.TASK_INDEX, rows.ROLLOUT_INDEX, rows.AGENT_REF)
@@ -79,15 +79,22 @@ def failed_by(error: RollmillError) -> Failed:
     """Turn an error of a call to an agent into the failure of the service that caused it."""
     told = error.extensions.get("boundary")
     boundary: Boundary = told if told in _BOUNDARIES else "agent"
-    slug = error.extensions.get("upstream_type")
     failure = Failure(
         boundary=boundary,
-        type=slug if isinstance(slug, str) else error.slug,
+        type=_type_of(error),
         detail=error.detail[:2000],
         retryable=is_retryable(error),
     )
     unverified = error.extensions.get(UNVERIFIED)
     return Failed(failure, failure.type, unverified=unverified if isinstance(unverified, dict) else None)
+
+
+def _type_of(error: RollmillError) -> str:
+    """The type of the first failure in the chain; an engine that refuses the key is as unauthorised as a service."""
+    if error.extensions.get("upstream_status") in (401, 403):
+        return UnauthorizedError.slug
+    slug = error.extensions.get("upstream_type")
+    return slug if isinstance(slug, str) else error.slug
 
 
 def failure_line(assignment: Assignment, attempt: int, failed: Failed) -> bytes:

@@ -1,10 +1,12 @@
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from rollmill.contracts.runs import AgentProgress, RunState, RunStatus
+
+MAX_FAILURE_TYPES = 100
 
 
 @dataclass(slots=True)
@@ -32,7 +34,7 @@ class RunStats:
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     state: RunState = "running"
     error: str = ""
-    failed_attempts: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     _agents: dict[str, _Agent] = field(default_factory=dict)
     _started: float | None = None
@@ -66,7 +68,16 @@ class RunStats:
         self._agent(agent).failed += 1
         self._settled_now += not earlier
 
-    def status(self, *, in_flight: int = 0, concurrency: int = 0) -> RunStatus:
+    def attempt_failed(self, boundary: str, kind: str) -> None:
+        """Count a failed attempt, whether or not there is another."""
+        name = f"{boundary}/{kind}"
+        if name not in self.failures and len(self.failures) >= MAX_FAILURE_TYPES:
+            name = "other"  # agents may make up types; the status must stay small
+        self.failures[name] = self.failures.get(name, 0) + 1
+
+    def status(
+        self, *, in_flight: int = 0, concurrency: int = 0, windows: Mapping[str, int] | None = None
+    ) -> RunStatus:
         """Return the numbers as they stand."""
         agents = {name: agent.view() for name, agent in self._agents.items()}
         totals = [
@@ -84,9 +95,11 @@ class RunStats:
             expected=expected,
             completed=completed,
             failed=failed,
-            failed_attempts=self.failed_attempts,
+            failed_attempts=sum(self.failures.values()),
+            failures=dict(self.failures),
             in_flight=in_flight,
             concurrency=concurrency,
+            windows={agent: min(size, concurrency) for agent, size in (windows or {}).items()},
             rate_per_second=round(rate, 3),
             eta_seconds=round(left / rate, 1) if rate and left and self._ended is None else None,
             mean_reward=_mean(reward, completed),

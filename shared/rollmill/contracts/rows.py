@@ -19,6 +19,8 @@ PARAMS = "responses_create_params"
 RESPONSE = "response"
 REWARD = "reward"
 COMPONENTS = "reward_components"
+TIMING = "_rollmill"
+"""What the collector adds to a finished rollout: `seconds` that the attempt took, `started_at`, and its number."""
 
 
 class RowKey(NamedTuple):

@@ -35,6 +35,11 @@ class RunOptions(WireModel):
     """Longest time for one attempt at one rollout."""
     max_attempts: int = Field(default=3, ge=1, le=100)
     """Attempts at one rollout, failures that no retry can help excepted."""
+    fail_fast_count: int = Field(default=20, ge=0)
+    """Stop the run after so many attempts that were plainly unreachable or unauthorised, nothing being completed;
+    0: never."""
+    fail_fast_share: float | None = Field(default=None, gt=0, le=1)
+    """Also stop it when, after `fail_fast_count` settled rollouts, this share of them failed for good."""
     aggregate: bool = True
     """Compute metrics for each agent at the end."""
 
@@ -66,8 +71,13 @@ class RunStatus(WireModel):
     """Rollouts given up on."""
     failed_attempts: int = 0
     """Attempts that failed in this session of the run, retried ones included."""
+    failures: dict[str, int] = Field(default_factory=dict)
+    """Failed attempts of this session by boundary and type, such as `model/upstream-timeout`."""
     in_flight: int = 0
     concurrency: int = 0
+    windows: dict[str, int] = Field(default_factory=dict)
+    """How many rollouts of each agent may be in flight now: it grows from 256 up, and shrinks when a service asks for
+    less. The concurrency bounds it."""
     rate_per_second: float = 0.0
     """Settled rollouts per second since the run was last started."""
     eta_seconds: float | None = None

@@ -14,6 +14,7 @@ from rollmill.contracts.services import ServiceList
 from rollmill.errors import ConflictError, RollmillError
 from rollmill.local.plan import ProcessPlan
 from rollmill.local.processes import process_ref, stop_in_stages
+from rollmill.local.restarts import RESTARTS, RestartBudget
 from rollmill.local.service_process import ServiceProcess
 from rollmill.local.spawning import Spawner
 from rollmill.local.state import Deployment, StateDir
@@ -41,6 +42,7 @@ class Launcher:
         token: shown to the services.
         foreground: the services end with this process, and crashed ones are started again.
         tell: says something to the person who runs `up`.
+        restarts: how often one service is started again within a minute, before everything is given up.
         clock: monotonic seconds.
     """
 
@@ -53,6 +55,7 @@ class Launcher:
         token: str,
         foreground: bool,
         tell: Callable[[str], None],
+        restarts: int = RESTARTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.processes: list[ServiceProcess] = []
@@ -62,6 +65,7 @@ class Launcher:
         self._token = token
         self._foreground = foreground
         self._tell = tell
+        self._restarts = restarts
         self._clock = clock
         # Processes read from one end as long as this one holds the other, however it ends.
         self._lifeline = os.pipe() if foreground else None
@@ -79,7 +83,9 @@ class Launcher:
             ConfigError: a port cannot be had; nothing was started.
         """
         self._refuse_second()
-        self.processes = [ServiceProcess(plan, host, self._state) for plan in plans]
+        self.processes = [
+            ServiceProcess(plan, host, self._state, budget=RestartBudget(most=self._restarts)) for plan in plans
+        ]
         try:
             for process in self.processes:
                 process.open_socket()

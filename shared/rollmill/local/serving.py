@@ -2,10 +2,8 @@
 
 import asyncio
 import gc
-import resource
 import signal
 import socket
-from contextlib import suppress
 from types import FrameType
 from typing import Final, NoReturn, TypeVar
 
@@ -13,6 +11,7 @@ import structlog
 import uvicorn
 
 from rollmill._version import __version__
+from rollmill.client.file_limit import raise_file_limit
 from rollmill.config.loading import find_service
 from rollmill.config.settings import ServiceSettings
 from rollmill.errors import ConfigError
@@ -61,7 +60,7 @@ def serve(
         app = definition.factory(settings)
         if not isinstance(app, ServiceApp):
             raise ConfigError(f"{use!r}: its factory returns {type(app).__name__}, not an app made by build_app")
-        _raise_file_limit()
+        raise_file_limit()
         _settle_memory()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _leave)
@@ -150,11 +149,3 @@ def _settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def _raise_file_limit() -> None:
-    """Allow as many open connections as the system lets this process have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):  # macOS says `unlimited` and then refuses it
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,7 @@
 """Serves an `Agent` object over HTTP: one episode per call, with its session opened and always closed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import structlog
@@ -105,6 +105,6 @@ class _Host:
             return Answer(await resources.aggregate_metrics(self._agent.settings.resources, call.body))
 
 
-async def _events(response: JsonObject) -> AsyncIterator[JsonObject]:
+async def _events(response: JsonObject) -> AsyncGenerator[JsonObject, None]:
     for event in response_events(response):
         yield event

@@ -3,7 +3,8 @@
 `docs/decisions/0002-hot-routes.md` has the measurement behind this.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -57,7 +58,7 @@ class Answer:
     body: bytes = b""
     status: int = 200
     headers: RawHeaders = field(default=_JSON)
-    stream: AsyncIterator[bytes] | None = None
+    stream: AsyncGenerator[bytes, None] | None = None
     keep: bool = True
     """Whether a repeat under the same idempotency key may be given this answer again."""
 
@@ -77,7 +78,7 @@ def problem_answer(error: RollmillError, *, instance: str = "") -> Answer:
     return Answer(dumps(to_problem(error, instance=instance)), error.status, headers)
 
 
-def event_stream(events: AsyncIterator[JsonObject], *, named: bool) -> Answer:
+def event_stream(events: AsyncGenerator[JsonObject, None], *, named: bool) -> Answer:
     """Answer with server-sent events; `named` ones carry their `type` as event name (Responses API style).
 
     Any error after the first byte becomes a last event of type `error`; Chat Completions streams, which are not
@@ -86,11 +87,12 @@ def event_stream(events: AsyncIterator[JsonObject], *, named: bool) -> Answer:
     return Answer(headers=_EVENTS, stream=_sse(events, named))
 
 
-async def _sse(events: AsyncIterator[JsonObject], named: bool) -> AsyncIterator[bytes]:
+async def _sse(events: AsyncGenerator[JsonObject, None], named: bool) -> AsyncGenerator[bytes, None]:
     try:
-        async for event in events:
-            prefix = b"event: " + str(event.get("type", "message")).encode() + b"\n" if named else b""
-            yield prefix + b"data: " + dumps(event) + b"\n\n"
+        async with aclosing(events):
+            async for event in events:
+                prefix = b"event: " + str(event.get("type", "message")).encode() + b"\n" if named else b""
+                yield prefix + b"data: " + dumps(event) + b"\n\n"
     except RollmillError as error:
         yield _error_event(error, named)
         return

@@ -7,7 +7,7 @@ import asyncio
 import hmac
 import math
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -239,8 +239,9 @@ class _Sending:
             await self({"type": "http.response.body", "body": answer.body})
             return
         await self({"type": "http.response.start", "status": answer.status, "headers": headers})
-        async for chunk in answer.stream:
-            await self({"type": "http.response.body", "body": chunk, "more_body": True})
+        async with aclosing(answer.stream) as chunks:
+            async for chunk in chunks:
+                await self({"type": "http.response.body", "body": chunk, "more_body": True})
         await self({"type": "http.response.body", "body": b""})
 
     async def problem(self, error: RollmillError, *, instance: str = "") -> None:

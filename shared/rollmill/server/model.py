@@ -1,5 +1,5 @@
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import ClassVar
 
 from rollmill.config.settings import ServiceSettings
@@ -37,12 +37,12 @@ class Model(ABC):
         """Answer a Chat Completions request with a chat completion."""
         return response_to_chat_completion(await self.respond(chat_request_to_responses(request)))
 
-    async def stream_response(self, request: JsonObject) -> AsyncIterator[JsonObject]:
+    async def stream_response(self, request: JsonObject) -> AsyncGenerator[JsonObject, None]:
         """Answer a Responses request as its stream of events, from `response.created` to `response.completed`."""
         for event in response_events(await self.respond(request)):
             yield event
 
-    async def stream_completion(self, request: JsonObject) -> AsyncIterator[JsonObject]:
+    async def stream_completion(self, request: JsonObject) -> AsyncGenerator[JsonObject, None]:
         """Answer a Chat Completions request as its stream of chunks."""
         for chunk in chat_chunks(await self.complete(request), include_usage=_wants_usage(request)):
             yield chunk

@@ -1,7 +1,7 @@
 """Serves a `Model` object over HTTP, in the two dialects of the OpenAI API."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 
 from rollmill.contracts.json import JsonObject
 from rollmill.server.app import ServiceApp, build_app
@@ -32,7 +32,7 @@ def model_app(model: Model) -> ServiceApp:
 
 def _handler(
     whole: Callable[[JsonObject], Awaitable[JsonObject]],
-    streamed: Callable[[JsonObject], AsyncIterator[JsonObject]],
+    streamed: Callable[[JsonObject], AsyncGenerator[JsonObject, None]],
     *,
     named: bool,
 ) -> Handler:
@@ -45,14 +45,15 @@ def _handler(
     return answer
 
 
-async def begun(events: AsyncIterator[JsonObject]) -> AsyncIterator[JsonObject]:
+async def begun(events: AsyncGenerator[JsonObject, None]) -> AsyncGenerator[JsonObject, None]:
     """Fetch the first event before answering, so that an early failure is an HTTP error and not a broken stream."""
     first = await anext(events, None)
 
-    async def rest() -> AsyncIterator[JsonObject]:
-        if first is not None:
-            yield first
-        async for event in events:
-            yield event
+    async def rest() -> AsyncGenerator[JsonObject, None]:
+        async with aclosing(events):
+            if first is not None:
+                yield first
+            async for event in events:
+                yield event
 
     return rest()

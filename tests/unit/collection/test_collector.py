@@ -171,6 +171,7 @@ async def test_failures_are_data_with_class_and_boundary_and_do_not_end_the_run(
     assert boundaries == {0: "agent", 1: "model", 2: "agent"}
     assert [row["_ng_task_index"] for row in rows_of(collector.files.rollouts)] == [3]
     assert (status.completed, status.failed, status.failed_attempts) == (1, 3, 4)
+    assert sum(status.failures.values()) == 4
 
 
 async def test_each_attempt_has_an_idempotency_key_of_its_own(tmp_path: Path) -> None:

@@ -74,3 +74,15 @@ def test_rewards_whose_sum_no_float_holds_have_no_mean() -> None:
 
     assert status.mean_reward is None
     assert status.agents["a"].mean_reward is None
+
+
+def test_failure_types_are_counted_and_their_number_is_bounded() -> None:
+    stats = RunStats("r")
+    for number in range(500):
+        stats.attempt_failed("agent", f"made-up-{number}")
+    stats.attempt_failed("agent", "made-up-0")
+
+    status = stats.status()
+    assert status.failed_attempts == 501
+    assert status.failures["agent/made-up-0"] == 2
+    assert len(status.failures) == 101

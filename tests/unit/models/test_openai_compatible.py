@@ -454,7 +454,7 @@ async def test_events_go_straight_through_and_become_chunks() -> None:
 async def test_the_first_part_of_a_stream_is_there_before_the_last_is_sent() -> None:
     engine = FakeEngine(streamed(*CHUNKS[:2], hang=True))
     async with model_on(engine) as model:
-        async with aclosing(model.stream_response({"input": "hi"})) as events:  # type: ignore[type-var]
+        async with aclosing(model.stream_response({"input": "hi"})) as events:
             async for event in events:
                 if event["type"] == "response.output_text.delta":
                     break

@@ -1,6 +1,6 @@
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import httpx
 import pytest
@@ -62,7 +62,7 @@ class Handlers:
     async def stream(self, call: Call) -> Answer:
         return event_stream(self._events(call.json_object()), named=True)
 
-    async def _events(self, request: JsonObject) -> AsyncIterator[JsonObject]:
+    async def _events(self, request: JsonObject) -> AsyncGenerator[JsonObject, None]:
         yield {"type": "first", "id": get_context().request_id}
         if request.get("fail") == "conflict":
             raise ConflictError("too late")

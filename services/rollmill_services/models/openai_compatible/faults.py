@@ -6,6 +6,7 @@ from email.utils import parsedate_to_datetime
 
 import aiohttp
 
+from rollmill.client.http import os_reason
 from rollmill.contracts.json import JsonObject, JsonValue, loads
 from rollmill.errors import (
     ConnectError,
@@ -74,7 +75,7 @@ class Faults:
         if isinstance(error, aiohttp.ConnectionTimeoutError):
             return ConnectError(f"{self._host}: no connection in time", service=service)
         if isinstance(error, aiohttp.ClientConnectorError):
-            return ConnectError(self._clean(f"{self._host}: {error.os_error}"), service=service)
+            return ConnectError(self._clean(f"{self._host}: {os_reason(error.os_error)}"), service=service)
         if isinstance(error, TimeoutError):
             return UpstreamTimeoutError(f"{self._host}: no answer within {timeout_seconds:.1f} s", service=service)
         return ConnectionLostError(f"{self._host}: the connection broke: {type(error).__name__}", service=service)

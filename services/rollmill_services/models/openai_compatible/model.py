@@ -61,7 +61,7 @@ class OpenAICompatible(Model):
             converted = merge_extra_body(chat_request_to_responses(request))
             return response_to_chat_completion(await self._post_responses(converted))
 
-    async def stream_response(self, request: JsonObject) -> AsyncIterator[JsonObject]:
+    async def stream_response(self, request: JsonObject) -> AsyncGenerator[JsonObject, None]:
         """Answer a Responses request with its events, each as soon as the engine sends its part."""
         with self._named():
             if self._speaks_chat:
@@ -74,7 +74,7 @@ class OpenAICompatible(Model):
                     async for event in _whole_events(events):
                         yield event
 
-    async def stream_completion(self, request: JsonObject) -> AsyncIterator[JsonObject]:
+    async def stream_completion(self, request: JsonObject) -> AsyncGenerator[JsonObject, None]:
         """Answer a Chat Completions request with its chunks, each as soon as the engine sends its part."""
         with self._named():
             if self._speaks_chat:
