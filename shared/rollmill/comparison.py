@@ -40,29 +40,34 @@ def compare_files(a: RunFiles, b: RunFiles, *, force: bool = False, seed: int = 
         raise ConflictError(
             f"these runs measure different things, they differ in {'; '.join(found.unlike)}", differences=found.unlike
         )
-    frames = read_columns(a).frame, read_columns(b).frame
-    agents = _agents(frames[0]), _agents(frames[1])
-    common = sorted(agents[0] & agents[1])
+    one, other = split_by_agent(read_columns(a).frame), split_by_agent(read_columns(b).frame)
+    common = sorted(one.keys() & other.keys())
     if not common:
-        names = [f"{_listed(own)} in {files.rollouts}" for own, files in zip(agents, (a, b), strict=True)]
+        names = [f"{', '.join(own) or 'none'} in {files.rollouts}" for own, files in ((one, a), (other, b))]
         raise InputError(f"no agent is in both runs: {'; '.join(names)}")
     return {
-        "a": _described(a, manifests[0], len(frames[0])),
-        "b": _described(b, manifests[1], len(frames[1])),
+        "a": _described(a, manifests[0], one),
+        "b": _described(b, manifests[1], other),
         "notes": found.notes,
         "forced": found.unlike,
-        "only_a": sorted(agents[0] - agents[1]),
-        "only_b": sorted(agents[1] - agents[0]),
+        "only_a": sorted(one.keys() - other.keys()),
+        "only_b": sorted(other.keys() - one.keys()),
         "agents": {
             agent: compare_runs(
-                _of(frames[0], agent),
-                _of(frames[1], agent),
-                score_field=_score_field(manifests, frames, agent),
+                one[agent],
+                other[agent],
+                score_field=_score_field(manifests, (one[agent], other[agent]), agent),
                 seed=seed,
             )
             for agent in common
         },
     }
+
+
+def split_by_agent(frame: "DataFrame") -> "dict[str, DataFrame]":
+    """Return the rollouts of each agent, by name in order; those that name no agent are under the empty name."""
+    names = frame["agent"].astype(object)
+    return {str(name): group for name, group in frame.groupby(names.where(names.notna(), ""), sort=True)}
 
 
 def _differences(a: RunFiles, b: RunFiles, one: Manifest | None, other: Manifest | None) -> Differences:
@@ -77,22 +82,10 @@ def _score_field(manifests: Iterable[Manifest | None], frames: Iterable["DataFra
     return next((name for name in told if all(name in frame for frame in frames)), REWARD)
 
 
-def _described(files: RunFiles, manifest: Manifest | None, rollouts: int) -> JsonObject:
+def _described(files: RunFiles, manifest: Manifest | None, agents: "dict[str, DataFrame]") -> JsonObject:
     return {
         "run_id": manifest.run_id if manifest else None,
         "state": manifest.state if manifest else None,
         "file": files.rollouts.name,
-        "rollouts": rollouts,
+        "rollouts": sum(map(len, agents.values())),
     }
-
-
-def _agents(frame: "DataFrame") -> set[str]:
-    return {str(agent) for agent in frame["agent"].dropna().unique()}
-
-
-def _of(frame: "DataFrame", agent: str) -> "DataFrame":
-    return frame[frame["agent"] == agent]
-
-
-def _listed(agents: set[str]) -> str:
-    return ", ".join(sorted(agents)) or "none"

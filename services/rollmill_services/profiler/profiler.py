@@ -1,12 +1,10 @@
 from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.manifest import Manifest, read_manifest
-from rollmill.artifacts.reader import find_rollouts
 from rollmill.artifacts.run_store import RunStore
 from rollmill.comparison import compare_files
 from rollmill.contracts.json import JsonObject, dumps
@@ -18,6 +16,8 @@ from rollmill_services.profiler.views import Profiled
 
 if TYPE_CHECKING:
     from rollmill.artifacts.columns import RunColumns
+
+_BATCH = 2000
 
 
 class Profiler:
@@ -40,14 +40,9 @@ class Profiler:
             InputError: its files are damaged, or rollouts are missing and that is not accepted.
         """
         files, manifest = self._run(run_id)
-        tables = read_tables(files.inputs, files.rollouts)
-        return Profiled(
-            Profile(tables, allow_partial=allow_partial),
-            cache(partial(_columns, files)),
-            partial(find_rollouts, files.rollouts),
-            manifest,
-            run_id,
-        )
+        profile = Profile(read_tables(files.inputs, files.rollouts), allow_partial=allow_partial)
+        columns = cache(partial(_columns, files))
+        return Profiled(profile, columns, lambda ids: columns().rows(ids), manifest, run_id)
 
     def of_request(self, request: ProfileRequest) -> Profiled:
         """Profile posted rows, or files inside the data directory.
@@ -60,7 +55,8 @@ class Profiler:
             path = self._store.resolve(request.rollouts_path)
             inputs = self._store.resolve(request.inputs_path) if request.inputs_path is not None else None
             profile = Profile(read_tables(inputs, path), allow_partial=request.allow_partial)
-            return Profiled(profile, cache(partial(_columns, RunFiles(path))), partial(find_rollouts, path))
+            columns = cache(partial(_columns, RunFiles(path)))
+            return Profiled(profile, columns, lambda ids: columns().rows(ids))
         if request.rollouts is None:
             raise InputError("the request names no rollouts")
         rollouts = self._within("rollouts", request.rollouts)
@@ -102,11 +98,15 @@ def _columns(files: RunFiles) -> "RunColumns":
 
 
 def _posted_columns(rollouts: list[Row]) -> "RunColumns":
-    with TemporaryDirectory(prefix="rollmill-profile-") as folder:
-        files = RunFiles(Path(folder) / "posted.jsonl")
-        with files.rollouts.open("wb") as file:
-            file.writelines(dumps(row) + b"\n" for row in rollouts)
-        return _columns(files)
+    from rollmill.artifacts.column_arrays import columns_of, joined
+    from rollmill.artifacts.columns import RunColumns
+    from rollmill.artifacts.rollout_lines import RolloutLines
+    from rollmill.artifacts.rollout_rows import AnswerFields
+
+    reader = RolloutLines(AnswerFields())
+    batches = (rollouts[start : start + _BATCH] for start in range(0, len(rollouts), _BATCH))
+    parts = [columns_of(reader.chunk([dumps(row) for row in batch], range(len(batch)))) for batch in batches]
+    return RunColumns(Path(), joined(parts))
 
 
 def _posted_rows(rollouts: list[Row], ids: Iterable[str]) -> dict[str, Row]:

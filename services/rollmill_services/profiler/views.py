@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from rollmill.artifacts.manifest import Manifest
+from rollmill.comparison import split_by_agent
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import AGENT_REF, REWARD, TASK_INDEX, Row
 from rollmill.contracts.runs import RunState
@@ -14,6 +15,7 @@ from rollmill.profiling import Profile
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
     from rollmill.artifacts.columns import RunColumns
 
 FindRows = Callable[[list[str]], dict[str, Row]]
@@ -115,15 +117,15 @@ class Chosen:
         """Return the summary of each agent, by name, over the rollouts of the chosen tasks."""
         from rollmill.metrics.summary import summarize
 
-        columns, frame = self.profiled.columns(), self.frame
+        columns = self.profiled.columns()
         return {
             agent: summarize(
                 group,
                 score_field=self._score_field(agent),
                 expected=columns.expected.get(agent) if self.tasks is None else None,
-                failures=columns.failures if self.tasks is None else None,
+                failures=_failures(columns, agent) if self.tasks is None else None,
             )
-            for agent, group in ((str(name), group) for name, group in frame.groupby("agent", observed=True))
+            for agent, group in split_by_agent(self.frame).items()
         }
 
     def estimate_table(self) -> "DataFrame":
@@ -146,3 +148,8 @@ class Chosen:
         for row in self.profiled.profile.reward_profile.iter_tasks():
             if self.tasks is None or row[TASK_INDEX] in self.tasks:
                 yield row
+
+
+def _failures(columns: "RunColumns", agent: str) -> JsonObject | None:
+    counts = columns.failures_by_agent.get(agent)
+    return counts.to_json() if counts else None

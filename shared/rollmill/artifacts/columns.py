@@ -14,7 +14,7 @@ from rollmill.artifacts.failure_counts import FailureCounts, count_failures
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.manifest import Manifest, read_manifest
 from rollmill.artifacts.rollout_rows import AnswerFields
-from rollmill.artifacts.row_access import read_rows
+from rollmill.artifacts.row_access import RowFile
 from rollmill.artifacts.scanning import scan
 from rollmill.artifacts.writer import StorageError
 from rollmill.contracts.json import JsonObject
@@ -115,7 +115,8 @@ class RunColumns:
             for (task, rollout), offset in zip(keys, self.columns.offsets.tolist(), strict=True)
             if (key := f"{task}:{rollout}") in wanted
         }
-        return read_rows(self.path, found)
+        with RowFile(self.path) as file:
+            return {key: file.at(offset) for key, offset in found.items()}
 
 
 def read_columns(files: RunFiles) -> RunColumns:

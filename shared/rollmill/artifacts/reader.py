@@ -1,8 +1,8 @@
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from rollmill.contracts.json import JsonObject, loads
-from rollmill.contracts.rows import ROLLOUT_INDEX, TASK_INDEX, Row
+from rollmill.contracts.rows import Row
 from rollmill.errors import InputError
 
 
@@ -67,22 +67,6 @@ def read_rollouts(path: str | Path) -> Iterator[Row]:
                     yield parse_line(path, number, stripped)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-
-
-def find_rollouts(path: Path, ids: Collection[str]) -> dict[str, Row]:
-    """Return the rollouts with the given ids, `"task:rollout"`, by id; the file is read no further than it must be.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not a JSON object; names file and line.
-    """
-    wanted, found = set(ids), dict[str, Row]()
-    for _, _, row in iter_finished(path) if wanted else ():
-        name = f"{row.get(TASK_INDEX)}:{row.get(ROLLOUT_INDEX)}"
-        if name in wanted:
-            found[name] = row
-            if len(found) == len(wanted):
-                break
-    return found
 
 
 def iter_finished(path: Path) -> Iterator[tuple[int, bytes, Row]]:

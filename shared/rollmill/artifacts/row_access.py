@@ -1,7 +1,6 @@
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from rollmill.contracts.json import loads
 from rollmill.contracts.rows import Row
@@ -9,7 +8,7 @@ from rollmill.errors import InputError
 
 
 class RowFile:
-    """A JSONL file whose rows are read by their offsets. Used as a context manager.
+    """A JSONL file whose rows are read by their offsets; opened with the first one. Used as a context manager.
 
     Args:
         path: the file.
@@ -17,32 +16,26 @@ class RowFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file: BinaryIO | None = None
 
     def __enter__(self) -> Self:
-        """Open the file.
-
-        Raises:
-            InputError: it cannot be read.
-        """
-        try:
-            self._file = self._path.open("rb")
-        except OSError as error:
-            raise InputError(f"{self._path}: {error.strerror}") from None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def at(self, offset: int) -> Row:
         """Return the row whose line begins at an offset.
 
         Raises:
-            InputError: there is none any more.
+            InputError: the file cannot be read, or there is no row any more.
         """
         try:
+            if self._file is None:
+                self._file = self._path.open("rb")
             self._file.seek(offset)
             row = loads(self._file.readline())
         except (OSError, ValueError):
@@ -50,15 +43,3 @@ class RowFile:
         if not isinstance(row, dict):
             raise InputError(f"{self._path}: the file was changed while it was read")
         return row
-
-
-def read_rows(path: Path, offsets: Mapping[str, int]) -> dict[str, Row]:
-    """Return the rows at some offsets, by the same names.
-
-    Raises:
-        InputError: the file cannot be read, or a row is not there any more.
-    """
-    if not offsets:
-        return {}
-    with RowFile(path) as rows:
-        return {name: rows.at(offset) for name, offset in offsets.items()}

@@ -110,7 +110,7 @@ class GradingSink:
 
     async def attempt_failed(self, assignment: Assignment, attempt: int, failed: Failed, *, given_up: bool) -> None:
         """See `Sink.attempt_failed`."""
-        self.stats.failed_attempts += 1
+        self.stats.attempt_failed(failed.failure.boundary, failed.failure.type)
         await self.failures.append(failure_line(assignment, attempt, failed))
         if given_up:
             self.stats.failed(assignment.agent)
