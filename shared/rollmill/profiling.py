@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.keys import KeySet
-from rollmill.artifacts.manifest import read_manifest
+from rollmill.artifacts.manifest import Manifest, read_manifest
 from rollmill.artifacts.reader import parse_line
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import AGENT_REF, COMPONENTS, RESPONSE, REWARD, TASK_INDEX, TIMING, Row, row_key
@@ -20,6 +20,8 @@ from rollmill.metrics.table import KEYS, RolloutTable
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
+
+    from rollmill.artifacts.column_arrays import Columns
 
 _CHUNK = 4096
 _KEYS_SHOWN = 10
@@ -36,6 +38,9 @@ class RunTables:
     """Rollouts that the run is to have, when that is known; input rows are written only ahead of dispatch."""
     refused: tuple[str, ...] = ()
     """Keys of rollouts that were left out because their reward is not a finite number."""
+    columns: "Columns | None" = None
+    """All that was read of the rollouts, when they come from a file; `rollmill.artifacts.columns.read_columns` takes
+    it, so that the file need not be read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +159,37 @@ def read_tables(inputs: Path | None, rollouts: Path) -> RunTables:
     Raises:
         InputError: a file cannot be read, or a line is not a row with its keys.
     """
-    from rollmill.artifacts.column_table import ColumnTable, InputColumns, with_inputs, without_repeats
     from rollmill.artifacts.columns import read_input_columns, read_rollout_columns
 
     files = RunFiles(rollouts.absolute())
-    if inputs is None:
-        columns = read_rollout_columns(files, None)
-        known = InputColumns(files.rollouts, without_repeats(columns), _OUTCOME)
-        return RunTables(known, ColumnTable(columns), refused=columns.refused)
-    manifest = read_manifest(files.manifest) if inputs.absolute() == files.inputs else None
-    known = InputColumns(inputs, read_input_columns(inputs, may_be_missing=manifest is not None))
+    manifest = read_manifest(files.manifest)
     columns = read_rollout_columns(files, manifest)
-    if manifest is None:
-        return RunTables(known, ColumnTable(columns), refused=columns.refused)
-    if manifest.state in ("running", "paused"):
-        columns = with_inputs(columns, known)  # a rollout may be on disk a moment before its input row
-    return RunTables(known, ColumnTable(columns), manifest.counts.expected, columns.refused)
+    if inputs is None:
+        return tables_of(files.rollouts, columns, None)
+    own = manifest if inputs.absolute() == files.inputs else None
+    return tables_of(inputs, columns, read_input_columns(inputs, may_be_missing=own is not None), own)
+
+
+def tables_of(path: Path, rollouts: "Columns", inputs: "Columns | None", manifest: Manifest | None = None) -> RunTables:
+    """Put together what was read of a run.
+
+    Args:
+        path: the file of the input rows; of the rollouts, when those stand for the input rows.
+        rollouts: columns of the rollouts.
+        inputs: columns of the input rows; None when there are none.
+        manifest: of the run to which both belong, if it has one.
+    """
+    from rollmill.artifacts.column_table import ColumnTable, InputColumns, with_inputs, without_repeats
+
+    if inputs is None:
+        known = InputColumns(path, without_repeats(rollouts), _OUTCOME)
+        return RunTables(known, ColumnTable(rollouts), refused=rollouts.refused, columns=rollouts)
+    known = InputColumns(path, inputs)
+    expected = manifest.counts.expected if manifest is not None else 0
+    live = manifest is not None and manifest.state in ("running", "paused")
+    # A rollout may be on disk a moment before its input row.
+    counted = with_inputs(rollouts, known) if live and len(inputs) < expected else rollouts
+    return RunTables(known, ColumnTable(counted), expected, rollouts.refused, rollouts)
 
 
 def collect_tables(inputs: Iterable[Row], rollouts: Iterable[Row], *, live: bool = False) -> RunTables:

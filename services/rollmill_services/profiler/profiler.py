@@ -1,6 +1,7 @@
 from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from rollmill.artifacts.files import RunFiles
@@ -15,7 +16,9 @@ from rollmill_services.profiler.requests import ProfileRequest
 from rollmill_services.profiler.views import Profiled
 
 if TYPE_CHECKING:
+    from rollmill.artifacts.column_arrays import Columns
     from rollmill.artifacts.columns import RunColumns
+    from rollmill.live import LiveRun
 
 _BATCH = 2000
 
@@ -26,11 +29,15 @@ class Profiler:
     Args:
         store: where runs and files are found.
         max_rows: most rollouts, and most input rows, of one request.
+        max_followed: most runs whose columns are kept between requests.
     """
 
-    def __init__(self, store: RunStore, *, max_rows: int) -> None:
+    def __init__(self, store: RunStore, *, max_rows: int, max_followed: int = 4) -> None:
         self._store = store
         self._max_rows = max_rows
+        self._max_followed = max_followed
+        self._followed: dict[RunFiles, LiveRun] = {}
+        self._lock = Lock()
 
     def of_run(self, run_id: str, *, allow_partial: bool) -> Profiled:
         """Profile a run as it stands.
@@ -40,9 +47,19 @@ class Profiler:
             InputError: its files are damaged, or rollouts are missing and that is not accepted.
         """
         files, manifest = self._run(run_id)
-        profile = Profile(read_tables(files.inputs, files.rollouts), allow_partial=allow_partial)
-        columns = cache(partial(_columns, files))
+        live = self._live(files)
+        profile = Profile(live.tables(), allow_partial=allow_partial)
+        columns = cache(live.columns)
         return Profiled(profile, columns, lambda ids: columns().rows(ids), manifest, run_id)
+
+    def live(self, run_id: str) -> JsonObject:
+        """Return the statistics of a run that are kept up to date: the cost is that of what is new.
+
+        Raises:
+            RunNotFoundError: there is no such run, or it was never started.
+            InputError: its rollouts are damaged.
+        """
+        return self._live(self._run(run_id)[0]).summary()
 
     def of_request(self, request: ProfileRequest) -> Profiled:
         """Profile posted rows, or files inside the data directory.
@@ -54,8 +71,9 @@ class Profiler:
         if request.rollouts_path is not None:
             path = self._store.resolve(request.rollouts_path)
             inputs = self._store.resolve(request.inputs_path) if request.inputs_path is not None else None
-            profile = Profile(read_tables(inputs, path), allow_partial=request.allow_partial)
-            columns = cache(partial(_columns, RunFiles(path)))
+            tables = read_tables(inputs, path)
+            profile = Profile(tables, allow_partial=request.allow_partial)
+            columns = cache(partial(_columns, RunFiles(path), tables.columns))
             return Profiled(profile, columns, lambda ids: columns().rows(ids))
         if request.rollouts is None:
             raise InputError("the request names no rollouts")
@@ -75,6 +93,17 @@ class Profiler:
         """
         return compare_files(self._run(a)[0], self._run(b)[0], force=force)
 
+    def _live(self, files: RunFiles) -> "LiveRun":
+        """Return what was read of a run before; that of the runs that were asked about longest ago is forgotten."""
+        from rollmill.live import LiveRun
+
+        with self._lock:
+            run = self._followed.pop(files, None) or LiveRun(files)
+            self._followed[files] = run
+            while len(self._followed) > self._max_followed:
+                self._followed.pop(next(iter(self._followed)))
+        return run
+
     def _run(self, run_id: str) -> tuple[RunFiles, Manifest]:
         files = self._store.files(run_id)
         manifest = read_manifest(files.manifest)
@@ -91,10 +120,10 @@ class Profiler:
         return rows
 
 
-def _columns(files: RunFiles) -> "RunColumns":
+def _columns(files: RunFiles, rollouts: "Columns | None") -> "RunColumns":
     from rollmill.artifacts.columns import read_columns
 
-    return read_columns(files)
+    return read_columns(files, rollouts)
 
 
 def _posted_columns(rollouts: list[Row]) -> "RunColumns":

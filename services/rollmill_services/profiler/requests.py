@@ -33,6 +33,9 @@ class View(WireModel):
 class RunView(View):
     """The query of `GET /v1/runs/{id}/profile`."""
 
+    level: Level | Literal["live"] | None = None  # type: ignore[assignment]
+    """As elsewhere, and `live`: statistics that are kept up to date, so that asking often costs only what is new."""
+
     allow_partial: bool = True
     """Accept a run with rollouts missing."""
 

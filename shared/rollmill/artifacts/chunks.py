@@ -8,11 +8,11 @@ from math import nan
 import msgspec
 
 from rollmill.contracts.json import JsonValue, canonical
-from rollmill.metrics.numeric import is_number
 
 ANSWER_CHARACTERS = 200
 """A longer answer is kept as its hash."""
 
+_NUMBERS = (int, float)  # a tuple tests faster than a union, and this runs for every field of every rollout
 _LARGEST_EXACT = 2**53  # a double holds every int up to here
 
 
@@ -69,21 +69,22 @@ def ints(values: Iterable[int]) -> bytes:
 
 
 def floats(values: Sequence[JsonValue]) -> bytes:
-    """Return numbers and booleans as float64, NaN for everything else."""
+    """Return numbers and booleans as float64, NaN for everything else.
+
+    Raises:
+        OverflowError: an int is beyond the range of doubles.
+    """
     if set(map(type, values)) <= {int, float, bool}:
-        try:
-            return array("d", values).tobytes()
-        except OverflowError:
-            pass  # an int beyond the range of doubles
-    return array("d", (value if is_number(value) else nan for value in values)).tobytes()
+        return array("d", values).tobytes()
+    return array("d", (value if isinstance(value, _NUMBERS) else nan for value in values)).tobytes()
 
 
 def are_exact_ints(values: Sequence[JsonValue]) -> bool:
     """Say whether all numbers among the values are ints, or booleans, that a double holds exactly."""
     kinds = set(map(type, values))
     if float in kinds:
-        return not any(isinstance(value, float) and is_number(value) for value in values)
-    numbers = values if kinds <= {int, bool} else [value for value in values if is_number(value)]
+        return False
+    numbers = values if kinds <= {int, bool} else [value for value in values if isinstance(value, int)]
     return not numbers or -_LARGEST_EXACT <= min(numbers) <= max(numbers) <= _LARGEST_EXACT
 
 

@@ -55,7 +55,8 @@ class Columns:
         return len(self.tasks)
 
     def only(self, chosen: Flags) -> "Columns":
-        """Return some of the rollouts; fields that none of them has are still there."""
+        """Return some of the rollouts, with the fields that any of them has."""
+        fields = {name: values[chosen] for name, values in self.fields.items()}
         return replace(
             self,
             tasks=self.tasks[chosen],
@@ -67,8 +68,13 @@ class Columns:
             turns=self.turns[chosen],
             tool_errors=self.tool_errors[chosen],
             seconds=self.seconds[chosen],
-            fields={name: values[chosen] for name, values in self.fields.items()},
+            fields={name: values for name, values in fields.items() if not np.isnan(values).all()},
         )
+
+    def of_agent(self, name: str) -> "Columns":
+        """Return the rollouts of an agent."""
+        code = self.agents.names.index(name) if name in self.agents.names else -2
+        return self.only(self.agents.codes == code)
 
 
 def columns_of(chunk: Chunk) -> Columns:

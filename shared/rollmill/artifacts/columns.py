@@ -119,17 +119,21 @@ class RunColumns:
             return {key: file.at(offset) for key, offset in found.items()}
 
 
-def read_columns(files: RunFiles) -> RunColumns:
+def read_columns(files: RunFiles, rollouts: Columns | None = None) -> RunColumns:
     """Read the numbers of a run as it stands, from `x_metrics.parquet` as far as that goes and else from `x.jsonl`.
 
     Of a finished run, what was read is written back, so that it is read faster the next time. A run with a manifest
     need not have any rollouts yet.
 
+    Args:
+        files: the run's files.
+        rollouts: the columns of its rollouts, when they were read already.
+
     Raises:
         InputError: a file cannot be read, or a line is no rollout; names file and line.
     """
     manifest = read_manifest(files.manifest)
-    columns = read_rollout_columns(files, manifest)
+    columns = read_rollout_columns(files, manifest) if rollouts is None else rollouts
     return RunColumns(files.rollouts, columns, expected_rollouts(files, manifest), count_failures(files.failures))
 
 
@@ -142,12 +146,12 @@ def read_rollout_columns(files: RunFiles, manifest: Manifest | None) -> Columns:
     with scan(files.rollouts, start=old.end if old else 0, answers=answers) as chunks:
         import_module("pandas")  # whoever wants the columns wants pandas, and processes are reading meanwhile
         tail = joined(map(columns_of, chunks))
-    if manifest is not None and manifest.state == "finished" and (old is None or tail.end > old.end):
+    if manifest is not None and manifest.state == "finished" and (len(tail) or tail.refused):
         with suppress(StorageError):  # a folder that cannot be written to
             write_column_file(files, old, tail, answers)
     if old is None:
         return tail
-    return joined([old.read(), tail]) if tail.end > old.end else old.read()
+    return joined([old.read(), tail]) if len(tail) or tail.refused else old.read()
 
 
 def read_input_columns(path: Path, *, may_be_missing: bool = False) -> Columns:
@@ -162,8 +166,12 @@ def read_input_columns(path: Path, *, may_be_missing: bool = False) -> Columns:
         return joined(map(columns_of, chunks))
 
 
-def update_column_file(files: RunFiles) -> int:
-    """Bring `x_metrics.parquet` up to date with `x.jsonl`; return how many rollouts it has then.
+def update_column_file(files: RunFiles, *, processes: int | None = None) -> None:
+    """Bring `x_metrics.parquet` up to date with `x.jsonl`.
+
+    Args:
+        files: the run's files.
+        processes: most processes that read; one for each usable core when not given.
 
     Raises:
         InputError: a line is no rollout; names file and line.
@@ -171,11 +179,10 @@ def update_column_file(files: RunFiles) -> int:
     """
     answers = answer_fields(read_manifest(files.manifest))
     old = open_column_file(files, answers)
-    with scan(files.rollouts, start=old.end if old else 0, answers=answers, processes=1) as chunks:
+    with scan(files.rollouts, start=old.end if old else 0, answers=answers, processes=processes) as chunks:
         tail = joined(map(columns_of, chunks))
-    if old is None or tail.end > old.end:
+    if len(tail) or tail.refused:
         write_column_file(files, old, tail, answers)
-    return (old.rows if old else 0) + len(tail)
 
 
 def open_column_file(files: RunFiles, answers: AnswerFields) -> "ColumnFile | None":

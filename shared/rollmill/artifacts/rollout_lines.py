@@ -1,6 +1,7 @@
 """Takes the columns out of lines of a rollouts file: the fast way where lines are alike, else from whole rows."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from rollmill.artifacts.chunks import Chunk, Coded, Field, answer_text, are_exact_ints, coded, floats, ints
 from rollmill.artifacts.output_items import steps
@@ -25,8 +26,12 @@ class RolloutLines:
     def chunk(self, lines: Sequence[bytes], offsets: Sequence[int]) -> Chunk:
         """Return the columns of lines, none of them blank, that begin at the offsets. Its `end` is not set."""
         shaped = self._shape.decode(lines)
-        if shaped is None or not (are_indices(shaped.tasks) and are_indices(shaped.rollouts)):
-            return chunk_of_rows(lines, offsets, self._answers)
+        if shaped is not None and are_indices(shaped.tasks) and are_indices(shaped.rollouts):
+            with suppress(OverflowError):  # an int beyond the range of doubles, which is no valid row
+                return self._chunk(shaped, lines, offsets)
+        return chunk_of_rows(lines, offsets, self._answers)
+
+    def _chunk(self, shaped: Shaped, lines: Sequence[bytes], offsets: Sequence[int]) -> Chunk:
         agents = list(map(self._names.of, shaped.agents))
         found = list(map(steps, shaped.outputs))
         return Chunk(

@@ -13,6 +13,7 @@ from rollmill.cli.list import list_services
 from rollmill.cli.profile import profile
 from rollmill.cli.render import render
 from rollmill.cli.reverify import reverify
+from rollmill.cli.select import select
 from rollmill.cli.serve import serve
 from rollmill.cli.status import status
 from rollmill.cli.token import token
@@ -27,6 +28,7 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     ("collect", collect),
     ("profile", profile),
     ("compare", compare),
+    ("select", select),
     ("aggregate", aggregate),
     ("reverify", reverify),
     ("render", render),

@@ -1,22 +1,29 @@
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from rollmill.artifacts.files import RunFiles
+from rollmill.cli.console import emit, tell
+from rollmill.contracts.json import JsonObject
 from rollmill.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rollmill.profiling import AgentSummary, Profile, RunTables
+    from rollmill.profiling import Profile, RunTables
+    from rollmill.report.text import Line, Style
 
-_BINS = 10
-_BARS = "▁▂▃▄▅▆▇█"
-_NO_BAR = "·"
-_HEADER = ("agent", "tasks", "rollouts", "reward", "std", "min", "max", "complete")
+_LOOKS: Final[dict["Style", str]] = {
+    "plain": "",
+    "strong": "bold",
+    "soft": "dim",
+    "bad": "red",
+    "good": "green",
+    "bar": "blue",
+}
 
 
 def profile(
@@ -27,26 +34,57 @@ def profile(
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Profile what is there, also when rollouts are missing.")
     ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the report, one HTML file, here.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the intervals that are bootstrapped.")] = 0,
 ) -> None:
     """Compute reward statistics of a run, per task and per agent, and write them beside its rollouts."""
+    from rollmill.artifacts.columns import read_columns
+    from rollmill.artifacts.manifest import read_manifest
     from rollmill.artifacts.profile_files import write_profile
+    from rollmill.artifacts.writer import write_atomically
     from rollmill.profiling import read_tables
+    from rollmill.report import made_of, render_report, summarize_agents
 
     files = RunFiles.at(rollouts)
-    tables = read_tables(_inputs(files, inputs), files.rollouts)
-    result = _profile(tables, allow_partial=allow_partial)
+    source = inputs_of(files, inputs)
+    _check_html(html, files, source)
+    result = _profile(read_tables(source, files.rollouts), allow_partial=allow_partial)
     write_profile(files, result.reward_profile)
-    _show(result)
+    columns = read_columns(files)
+    manifest = read_manifest(files.manifest)
+    agents = summarize_agents(columns, manifest, seed=seed)
+    _show(agents)
     done, expected = result.completion["completed_rollouts"], result.completion["expected_rollouts"]
     if done < expected:
-        typer.echo(f"partial: {done} of {expected} rollouts are finished", err=True)
-    typer.echo(f"wrote {files.reward_profiling} and {files.agent_metrics}", err=True)
+        tell(f"partial: {done} of {expected} rollouts are finished")
+    tell(f"wrote {files.reward_profiling} and {files.agent_metrics}")
+    if html is not None:
+        page = render_report(
+            manifest.run_id if manifest else files.rollouts.stem,
+            agents,
+            completion=result.completion,
+            rollouts=columns.rows,
+            made=made_of(columns, manifest, seed=seed),
+        )
+        html.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(html, page)
+        tell(f"wrote {html}")
 
 
-def _inputs(files: RunFiles, given: Path | None) -> Path:
+def inputs_of(files: RunFiles, given: Path | None) -> Path:
+    """Return the file of a run's input rows.
+
+    Raises:
+        InputError: none is given, and there is none beside the rollouts.
+    """
     if given is None and not (files.inputs.exists() or files.manifest.exists()):
         raise InputError(f"{files.inputs}: no such file; name the run's input rows with --inputs")
     return given or files.inputs
+
+
+def _check_html(html: Path | None, files: RunFiles, inputs: Path) -> None:
+    if html is not None and html.resolve() in {path.resolve() for path in (*files.all(), inputs)}:
+        raise InputError(f"{html} is one of the run's own files; write the report elsewhere")
 
 
 def _profile(tables: "RunTables", *, allow_partial: bool) -> "Profile":
@@ -59,59 +97,30 @@ def _profile(tables: "RunTables", *, allow_partial: bool) -> "Profile":
         raise InputError(f"{error.detail}; use --allow-partial", **error.extensions) from None
 
 
-def _show(result: "Profile") -> None:
+def _show(agents: dict[str, JsonObject]) -> None:
     from rich.console import Console
 
-    console = Console(file=sys.stdout)
+    from rollmill.report.text import describe_agents, plain
+
+    console = Console(file=sys.stdout, highlight=False)
+    lines = describe_agents(agents, ascii_only=not _can_show("▁█·", sys.stdout.encoding))
     if console.is_terminal:
-        _show_table(console, result)
-    else:
-        typer.echo("\n".join(_aligned([_HEADER, *map(_cells, result.by_agent)])))
+        _show_styled(console, lines)
+    elif lines:
+        emit(plain(lines))
 
 
-def _show_table(console: "Console", result: "Profile") -> None:
-    from rich.table import Table
+def _show_styled(console: "Console", lines: "Sequence[Line]") -> None:
     from rich.text import Text
 
-    low, high = _span(result.by_agent)
-    table = Table()
-    for name in _HEADER:
-        table.add_column(name, justify="left" if name == "agent" else "right", no_wrap=True)
-    table.add_column(f"task means {low:g} to {high:g}", no_wrap=True)
-    for agent in result.by_agent:
-        table.add_row(*map(Text, _cells(agent)), _bars(agent.task_means, low, high))  # text: names are no markup
-    console.print(table)
+    for line in lines:
+        text = Text.assemble(*((span.text, _LOOKS[span.style]) for span in line))  # text: names are no markup
+        console.print(text, soft_wrap=True)
 
 
-def _cells(agent: "AgentSummary") -> tuple[str, ...]:
-    from rollmill.metrics.groups import percent
-
-    numbers = (agent.mean, agent.std, agent.minimum, agent.maximum)
-    return (
-        agent.agent or "-",
-        str(agent.tasks),
-        str(agent.rollouts),
-        *("-" if number is None else f"{number:.4g}" for number in numbers),
-        f"{percent(agent.rollouts, agent.expected):.1f}%",
-    )
-
-
-def _aligned(lines: Iterable[tuple[str, ...]]) -> list[str]:
-    """Pad the cells of a column to one width: the first column to the left, numbers to the right."""
-    lines = list(lines)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in lines]
-
-
-def _span(agents: "list[AgentSummary]") -> tuple[float, float]:
-    """Return the range of the bars, the same for all agents: 0 to 1, or wider when rewards are."""
-    means = [mean for agent in agents for mean in agent.task_means]
-    return min([0.0, *means]), max([1.0, *means])
-
-
-def _bars(values: list[float], low: float, high: float) -> str:
-    import numpy as np
-
-    counts, _ = np.histogram(values, bins=_BINS, range=(low, high))
-    most = max(int(counts.max()), 1)
-    return "".join(_BARS[(count * len(_BARS) - 1) // most] if count else _NO_BAR for count in counts.tolist())
+def _can_show(text: str, encoding: str | None) -> bool:
+    try:
+        text.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

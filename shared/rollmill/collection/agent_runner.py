@@ -1,6 +1,8 @@
+import time
+
 from rollmill.client.service_client import ServiceClient
 from rollmill.client.services import AgentClient
-from rollmill.collection.outcomes import Assignment, Completed, Failed, failed_by, read_outcome
+from rollmill.collection.outcomes import Assignment, Completed, Failed, failed_by, read_outcome, timed
 from rollmill.context import CallContext, set_context
 from rollmill.contracts import rows
 from rollmill.contracts.json import dumps
@@ -29,8 +31,12 @@ class AgentRunner:
         if attempt:
             body = dumps({**assignment.row, rows.ATTEMPT_INDEX: attempt})
         key = f"{self._run_id}/{assignment.key}/{attempt}"
+        started_at, began = time.time(), time.monotonic()
         try:
             reply = await self._agents.run(assignment.agent, body, key=key, timeout=self._timeout)
         except RollmillError as error:
             return failed_by(error)
-        return read_outcome(assignment, reply.body)
+        outcome = read_outcome(assignment, reply.body)
+        if isinstance(outcome, Failed):
+            return outcome
+        return timed(outcome, seconds=time.monotonic() - began, started_at=started_at, attempt=attempt)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import structlog
 
 from rollmill.artifacts.files import RunFiles
+from rollmill.artifacts.manifest import read_manifest
 from rollmill.artifacts.reader import read_rollouts
 from rollmill.artifacts.writer import write_atomically
 from rollmill.client.directory import Directory
@@ -59,9 +60,12 @@ async def _ask(files: RunFiles, agent: str, client: ServiceClient) -> JsonObject
 
 
 def _standard(files: RunFiles, agent: str) -> JsonObject:
-    from rollmill.metrics import aggregate_metrics  # pandas is loaded at the end of a run, not at its start
+    from rollmill.artifacts.column_table import ColumnTable  # pandas is loaded at the end of a run, not at its start
+    from rollmill.artifacts.columns import read_rollout_columns
+    from rollmill.metrics.aggregate import aggregate_table
 
-    return aggregate_metrics(_of(files, agent))
+    columns = read_rollout_columns(files, read_manifest(files.manifest))
+    return aggregate_table(ColumnTable(columns.of_agent(agent)))
 
 
 def _of(files: RunFiles, agent: str) -> Iterable[Row]:

@@ -23,6 +23,7 @@ from rollmill.collection.expansion import Expansion, Survey, expand, survey
 from rollmill.collection.fail_fast import FailFast
 from rollmill.collection.grading import grading_of
 from rollmill.collection.limiter import Limiter
+from rollmill.collection.metrics_file import MetricsFile, complete_metrics_file
 from rollmill.collection.outcomes import Assignment, Completed, Failed, failure_line
 from rollmill.collection.prompts import PromptConfig
 from rollmill.collection.stats import RunStats
@@ -126,6 +127,7 @@ class Collector:
         self.stats.start()
         try:
             await self._collect()
+            await complete_metrics_file(self.files)
             if self._plan.options.aggregate:
                 await self._aggregate()
         except asyncio.CancelledError:
@@ -210,6 +212,8 @@ class Collector:
             for writer in writers:
                 await stack.enter_async_context(writer)
             await self._take_over()
+            metrics = MetricsFile(self.files, earlier=self._progress.completed)
+            stack.push_async_callback(metrics.stop)
             fail_fast = FailFast(count=options.fail_fast_count, share=options.fail_fast_share)
             sink = _FileSink(writers[0], writers[1], self.stats, fail_fast)
             self._dispatcher = dispatcher = Dispatcher(
@@ -220,7 +224,9 @@ class Collector:
                 earlier_attempts=self._progress.attempts,
             )
             ended = asyncio.Event()
-            ticker = asyncio.create_task(self._tick(ended))
+            ticker = asyncio.create_task(
+                self._tick(ended, lambda: metrics.keep_up(self._progress.completed + rollouts.committed_lines))
+            )
             try:
                 async with aclosing(self._assignments(writers[2])) as assignments:
                     await dispatcher.run(assignments)
@@ -260,12 +266,13 @@ class Collector:
         agents = [name for name, agent in self.status().agents.items() if agent.completed]
         await aggregate_run(self.files, agents, self._client)
 
-    async def _tick(self, ended: asyncio.Event) -> None:
+    async def _tick(self, ended: asyncio.Event, then: Callable[[], None]) -> None:
         while not ended.is_set():
             try:
                 await asyncio.wait_for(ended.wait(), MANIFEST_SECONDS)
             except TimeoutError:
                 await self._try_to_write_manifest(self.stats.state)
+                then()
 
     async def _seal(self, state: RunState, error: str = "") -> None:
         self.stats.stop(state, error)

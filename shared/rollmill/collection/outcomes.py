@@ -75,6 +75,23 @@ def read_outcome(assignment: Assignment, body: bytes) -> Completed | Failed:
     return Completed(row, line)
 
 
+def timed(outcome: Completed, *, seconds: float, started_at: float, attempt: int) -> Completed:
+    """Return a rollout with a note of how it came about: spliced into its line, which is not serialised again.
+
+    Args:
+        outcome: the rollout.
+        seconds: how long the attempt took.
+        started_at: when it began, in Unix seconds.
+        attempt: its number, from 0.
+    """
+    timing = {"seconds": round(seconds, 4), "started_at": round(started_at, 3), "attempt": attempt}
+    row = {**outcome.row, rows.TIMING: timing}
+    if rows.TIMING in outcome.row:
+        return Completed(row, dumps(row))
+    note = b',"%b":%b}' % (rows.TIMING.encode(), dumps(timing))
+    return Completed(row, outcome.line.rstrip()[:-1] + note)
+
+
 def failed_by(error: RollmillError) -> Failed:
     """Turn an error of a call to an agent into the failure of the service that caused it."""
     told = error.extensions.get("boundary")

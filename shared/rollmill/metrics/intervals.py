@@ -142,7 +142,9 @@ def _units(tasks: int, seed: int) -> Ints:
 
 
 def _totals(units: Ints, values: Floats) -> Floats:
-    return values if len(units) <= _MOST_UNITS else np.bincount(units, weights=values, minlength=_MOST_UNITS)
+    if len(units) <= _MOST_UNITS:
+        return values
+    return np.asarray(np.bincount(units, weights=values, minlength=_MOST_UNITS), dtype=np.float64)
 
 
 def _resampled_means(sums: Floats, counts: Floats, seed: int, resamples: int) -> Floats:

@@ -56,18 +56,17 @@ def agent_section(at: int, name: str, summary: JsonObject, link: Link) -> Markup
         heading,
         tag("p", _extent(summary), " ", _scoring(summary)),
         tag("dl", [_tile(headline) for headline in headlines(summary)], class_="tiles"),
-        tag(
-            "div",
-            solve_rate_figure(summary),
-            curve_figure(summary),
-            best_figure(summary),
-            length_figure(summary),
-            class_="figures",
-        ),
+        _figures(summary),
         tag("div", _tasks(summary, link), class_="lists"),
         tag("div", percentile_table(summary.get("percentiles", {})), _failures(summary), class_="lists"),
         tag("details", tag("summary", "Every estimate"), estimates_table(summary.get("estimates", {})), class_="plain"),
     )
+
+
+def _figures(summary: JsonObject) -> Markup:
+    drawn = [draw(summary) for draw in (solve_rate_figure, curve_figure, best_figure, length_figure)]
+    figures = [figure for figure in drawn if figure is not None]
+    return tag("div", figures, class_="figures four" if len(figures) == 4 else "figures")
 
 
 def _extent(summary: JsonObject) -> str:

@@ -14,6 +14,7 @@ _END_BAR: Final = 24.0
 _GAP: Final = 10.0
 _LINEAR_UP_TO: Final = 16
 _BINS: Final = 24
+_CROWD: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,11 @@ def scatter_chart(
     across = nice_ticks(min(dot.x for dot in dots), max(dot.x for dot in dots))
     up = nice_ticks(min(dot.y for dot in dots), max(dot.y for dot in dots))
     x, y = Scale(across[0], across[-1], LEFT + 4, RIGHT - 4), Scale(up[0], up[-1], BOTTOM - 4, TOP + 4)
-    marks = [tooltip("circle", dot.words, cx=x(dot.x), cy=y(dot.y), r=3, class_=f"dot {dot.style}") for dot in dots]
+    radius, crowd = (2.0, " crowded") if len(dots) > _CROWD else (3.0, "")
+    marks = [
+        tooltip("circle", dot.words, cx=x(dot.x), cy=y(dot.y), r=radius, class_=f"dot {dot.style}{crowd}")
+        for dot in dots
+    ]
     return picture(
         label,
         axes(ticks(x, across, _compacted(across)), ticks(y, up, _compacted(up)), x_label=x_label, y_label=y_label),

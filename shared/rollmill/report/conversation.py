@@ -13,7 +13,7 @@ from rollmill.report.numbers import count, number, plural
 
 ROOM: Final = 4000
 """Most characters shown of a text."""
-ROOM_OF_ALL: Final = 80_000
+ROOM_OF_ALL: Final = 40_000
 """Most characters shown of a conversation, roughly: each of its texts gets its share, but not less than `LEAST`."""
 LEAST: Final = 400
 ITEMS: Final = 30

@@ -17,7 +17,7 @@ Content: TypeAlias = "str | int | Iterable[Content] | None"
 """What goes into an element: markup as it is, other text escaped, nothing for None."""
 
 Attribute: TypeAlias = str | int | float | bool | None
-"""True is an attribute without a value; False and None are none at all."""
+"""True is an attribute that is just there; False and None are none at all."""
 
 _VOID: Final = frozenset({"meta", "br", "hr", "col"})
 
@@ -34,9 +34,12 @@ def tag(name: str, /, *children: Content, **attributes: Attribute) -> Markup:
         name: its name.
         children: its content.
         attributes: by name, with `_` for `-`; one at the end is dropped, for names such as `class_`.
+
+    Returns:
+        HTML that is well-formed XML too.
     """
     words = "".join(_attribute(key, value) for key, value in attributes.items())
-    return Markup(f"<{name}{words}>" if name in _VOID else f"<{name}{words}>{join(*children)}</{name}>")
+    return Markup(f"<{name}{words}/>" if name in _VOID else f"<{name}{words}>{join(*children)}</{name}>")
 
 
 def join(*children: Content) -> Markup:
@@ -48,10 +51,10 @@ def raw_style(css: str) -> Markup:
     """Make a style element of our own style sheet, whose text is not escaped.
 
     Raises:
-        ValueError: it could end the element.
+        ValueError: it holds what could end the element.
     """
-    if "<" in css:
-        raise ValueError("a style sheet cannot hold '<'")
+    if "<" in css or "&" in css:
+        raise ValueError("a style sheet cannot hold '<' or '&'")
     return Markup(f"<style>{css}</style>")
 
 
@@ -69,7 +72,7 @@ def _attribute(key: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""
     name = key.removesuffix("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{text(_number(value))}"'
+    return f' {name}="{name if value is True else text(_number(value))}"'
 
 
 def _number(value: str | int | float) -> str:

@@ -65,7 +65,7 @@ def render_report(
         tag("main", overview(agents), list(_sections(agents, shown)), _conversations(shown), _method(made)),
     )
     page = tag("html", _head(title, css), tag("body", body), lang="en")
-    return f"<!doctype html>\n{page}\n".encode("utf-8", "backslashreplace")
+    return f"<!DOCTYPE html>\n{page}\n".encode("utf-8", "backslashreplace")
 
 
 def pick_rollouts(agents: Mapping[str, JsonObject], most: int = MOST_ROLLOUTS) -> list[str]:
@@ -79,13 +79,18 @@ def pick_rollouts(agents: Mapping[str, JsonObject], most: int = MOST_ROLLOUTS) -
     tasks = [task for rank in zip_longest(*lists) for task in rank if task is not None]
     rounds = zip_longest(*(map(str, task.get("rollouts", [])) for task in tasks))
     ids = dict.fromkeys(rollout for one in rounds for rollout in one if rollout is not None)
-    return list(ids)[:most]
+    return sorted(list(ids)[:most], key=_order)
 
 
 def policy(css: str) -> str:
     """Return the content security policy of a page with this style sheet."""
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def _order(rollout: str) -> tuple[int, ...]:
+    """Put the rollouts of a task beside each other."""
+    return tuple(int(part) for part in rollout.split(":") if part.isdecimal())
 
 
 def _head(title: str, css: str) -> Markup:
@@ -108,6 +113,8 @@ def _header(title: str, agents: Mapping[str, JsonObject], completion: JsonObject
     rest = {name: int(completion.get(f"{name}_tasks") or 0) for name in ("partial", "missing")}
     names = {"partial": "partly done", "missing": "not begun"}
     parts = [f"{plural(amount, 'task')} {names[name]}" for name, amount in rest.items() if amount]
+    if refused := int(completion.get("refused_rollouts") or 0):
+        parts.append(f"{plural(refused, 'rollout')} refused, their reward is not a finite number")
     warning = tag("p", f"Not complete: {', '.join(parts)}.", class_="warning") if parts else None
     links = [
         tag("li", tag("a", tag("bdi", name or "no agent"), href=f"#{agent_anchor(at)}"))

@@ -32,7 +32,7 @@ def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
     Args:
         low: smallest value to span, finite.
         high: largest value to span, finite; when it is not above `low`, the range is widened around it.
-        most: most ticks, at least 2.
+        most: most ticks, at least 3.
 
     Returns:
         At least two ascending values; the first is at most `low`, the last at least `high`.
@@ -49,7 +49,9 @@ def count_ticks(high: int, most: int = 6) -> list[float]:
     """Return whole, evenly spaced values from 0 to at least `high`, at least 1."""
     if high < most:
         return [float(value) for value in range(max(high, 1) + 1)]
-    return nice_ticks(0, high, most)
+    ticks = nice_ticks(0, high, most)
+    step = ticks[1] - ticks[0]
+    return ticks if step == int(step) else [float(value) for value in range(0, high + 5, 5)]  # the step was 2.5
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 from rollmill.contracts.json import JsonObject
 from rollmill.report.charts import interval_strip
 from rollmill.report.markup import Content, Markup, tag
-from rollmill.report.numbers import basis, compact, count, interval, is_finite, number, plural
+from rollmill.report.numbers import basis, count, interval, is_finite, number, plural
 
 Link: TypeAlias = Callable[[str], Markup | None]
 """Makes the link to a rollout from its id; None when the report does not show that rollout."""
@@ -61,8 +61,9 @@ def percentile_table(percentiles: JsonObject) -> Markup | None:
     """List what half, nine in ten and ninety-nine in a hundred rollouts stay below; None when nothing is known."""
     columns = ("p50", "p90", "p99")
     lines = [
-        (_QUANTITIES.get(name, name), *(_amount(values.get(column)) for column in columns))
+        (_QUANTITIES.get(name, name), *(number(values.get(column)) for column in columns))
         for name, values in percentiles.items()
+        if values
     ]
     return table("Percentiles over rollouts", ("", "half below", "90 % below", "99 % below"), lines) if lines else None
 
@@ -118,7 +119,3 @@ def _tasks(estimate: JsonObject) -> str:
 def _valued(estimate: JsonObject) -> str:
     words = interval(estimate)
     return number(estimate.get("value")) + (f" ({words})" if words else "")
-
-
-def _amount(value: float | None) -> str:
-    return compact(value) if value is not None and is_finite(value) else "–"

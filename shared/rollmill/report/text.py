@@ -15,6 +15,7 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 _NO_BAR: Final = "·"
 _ASCII_BARS: Final = "12345678"
 _FAILURES: Final = 4
+_ON_PAGES_ONLY: Final = frozenset({"effective_batch_share"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,11 @@ def bars(counts: Sequence[int], *, ascii_only: bool = False) -> str:
 
 def _block(name: str, summary: JsonObject, *, ascii_only: bool) -> Iterator[Line]:
     yield Span(escape_control(name) or "-", "strong"), Span(f"  {_extent(summary)}", "soft")
-    shown = [(headline.label, headline.value, headline.bounds, headline.basis) for headline in headlines(summary)]
+    shown = [
+        (headline.label, headline.value, headline.bounds, headline.basis)
+        for headline in headlines(summary)
+        if headline.name not in _ON_PAGES_ONLY
+    ]
     label_width = max([len(label) for label, *_ in shown] + [len("solve rate")])
     value_width = max((len(value) for _, value, *_ in shown), default=0)
     for label, value, bounds, basis in shown:
@@ -91,7 +96,9 @@ def _failures(failures: JsonObject, label_width: int) -> Iterator[Line]:
         return
     told = [f"{escape_control(name)} {count(amount)}" for name, amount in by_class[:_FAILURES]]
     more = [f"{len(by_class) - _FAILURES} more"] if len(by_class) > _FAILURES else []
-    where = ", ".join(f"{name} {count(amount)}" for name, amount in sorted(failures.get("by_boundary", {}).items()))
+    where = ", ".join(
+        f"{escape_control(name)} {count(amount)}" for name, amount in sorted(failures.get("by_boundary", {}).items())
+    )
     yield (
         Span(f"  {'failures':<{label_width}}  "),
         Span(", ".join([*told, *more]), "bad"),

@@ -17,6 +17,7 @@ def test_all_names_derive_from_the_output_path() -> None:
         "results/x_reward_profiling.jsonl",
         "results/x_agent_metrics.json",
         "results/x_manifest.json",
+        "results/x_metrics.parquet",
     ]
 
 

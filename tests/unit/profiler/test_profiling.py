@@ -105,7 +105,7 @@ def test_faults_of_the_files_name_file_and_line(tmp_path: Path) -> None:
         profile(tmp_path / "none.jsonl", inputs)
     with pytest.raises(InputError, match=r"bad\.jsonl:3: a row must be a JSON object"):
         list(read_finished(tmp_path / "bad.jsonl"))
-    with pytest.raises(InputError, match=r"rollout 1: _ng_task_index"):
+    with pytest.raises(InputError, match=r"y\.jsonl:1: _ng_task_index must be an integer"):
         profile(inputs, write(tmp_path / "y.jsonl", {"reward": 1.0}))
 
 

@@ -1,0 +1,138 @@
+"""The summary of one agent's rollouts: every number with its interval and what stands behind it.
+
+This module imports numpy and pandas: import it inside functions, not at start-up.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pandas import DataFrame
+
+from rollmill.contracts.json import JsonObject
+from rollmill.contracts.rows import REWARD
+from rollmill.metrics.estimate import Estimate
+from rollmill.metrics.estimators import Floats
+from rollmill.metrics.intervals import RESAMPLES, SHARE, Column, bootstrap_estimates, mean_estimate, ratio_estimate
+from rollmill.metrics.majority import majority_of_pattern, vote_pattern
+from rollmill.metrics.task_scores import CORRECT_AT, TaskScores
+from rollmill.metrics.training import length, listed_tasks, percentiles, solve_rate
+
+ANSWER = "answer"
+MAX_K = 64
+"""Draws beyond this are not among the default ones."""
+
+
+def summarize(
+    frame: DataFrame,
+    *,
+    score_field: str = REWARD,
+    expected: int | None = None,
+    failures: Mapping[str, JsonObject] | None = None,
+    ks: Sequence[int] | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    correct_at: float = CORRECT_AT,
+) -> JsonObject:
+    """Summarize the finished rollouts of one agent. Nothing depends on their order.
+
+    Args:
+        frame: one row per rollout: `_ng_task_index`, `_ng_rollout_index`, the score, and as far as they are known
+            `answer`, `truncated`, `tool_errors`, `output_tokens`, `seconds` and others. Rollouts without a finite score
+            do not count.
+        score_field: column of the scores.
+        expected: rollouts that the run is to have.
+        failures: counts `by_class` and `by_boundary`, passed on.
+        ks: draw sizes; by default the powers of two up to the most rollouts of a task, and that number.
+        seed: of the bootstrap, the sampled votes and the sampled points.
+        resamples: of the bootstrap.
+        correct_at: a rollout is correct when its score is at least this.
+
+    Returns:
+        A JSON object; `docs/metrics.md` defines each entry. With no rollouts, estimates have no value.
+    """
+    scores = TaskScores(frame, score_field, correct_at=correct_at)
+    draws = list(ks) if ks is not None else default_ks(int(scores.n.max()) if len(scores) else 1)
+    columns = _columns(scores, draws, seed)
+    estimates = bootstrap_estimates(columns.values(), seed=seed, resamples=resamples)
+    named = {"mean_reward": mean_estimate(scores.column(scores.means)), **dict(zip(columns, estimates, strict=True))}
+    named |= _ratios(scores)
+    hardest, uncertain = listed_tasks(scores)
+    return {
+        "tasks": len(scores),
+        "rollouts": len(scores.scores),
+        **({"expected_rollouts": expected} if expected is not None else {}),
+        "score_field": score_field,
+        "binary": scores.binary,
+        "correct_at": correct_at,
+        "estimates": {name: estimate.to_json() for name, estimate in named.items()},
+        "curve": [_curve_point(named, k) for k in draws],
+        "solve_rate": solve_rate(scores),
+        "length": length(scores, seed=seed),
+        "percentiles": percentiles(scores),
+        "hardest": hardest,
+        "most_uncertain": uncertain,
+        "failures": dict(failures or {"by_class": {}, "by_boundary": {}}),
+    }
+
+
+def default_ks(most: int) -> list[int]:
+    """Return the powers of two up to the most rollouts that a task has (at most 64), and that number itself."""
+    top = min(most, MAX_K)
+    return sorted({2**power for power in range(top.bit_length()) if 2**power <= top} | {top})
+
+
+def _columns(scores: TaskScores, draws: Sequence[int], seed: int) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for k in draws:
+        columns[f"pass@{k}"] = scores.pass_at(k)
+        columns[f"pass^{k}"] = scores.pass_hat(k)
+        columns[f"best@{k}"] = scores.best_at(k)
+    columns |= _votes(scores, draws, seed)
+    spread = scores.spread()
+    same = np.where(np.isfinite(spread), (spread == 0).astype(float), np.nan)
+    columns["zero_variance_share"] = scores.column(same, 2)
+    return columns
+
+
+def _votes(scores: TaskScores, draws: Sequence[int], seed: int) -> dict[str, Column]:
+    """majority@k, where rollouts tell their answers."""
+    if ANSWER not in scores.frame or not scores.frame[ANSWER].notna().any():
+        return {}
+    answers = scores.frame[ANSWER].astype("category").cat.codes.to_numpy()
+    patterns = []
+    for start, size in zip(scores.starts.tolist(), scores.n.tolist(), strict=True):
+        given = [None if code < 0 else code for code in answers[start : start + size].tolist()]
+        patterns.append(vote_pattern(given, scores.correct[start : start + size].tolist()))
+    columns = {}
+    for k in draws:
+        values = np.full(len(scores), np.nan)
+        for task in np.flatnonzero(scores.n >= k).tolist():
+            values[task] = majority_of_pattern(*patterns[task], k, seed)
+        columns[f"majority@{k}"] = scores.column(values, k)
+    return columns
+
+
+def _ratios(scores: TaskScores) -> dict[str, Estimate]:
+    """Numbers per rollout; tasks may have unlike numbers of them."""
+    found: dict[str, Estimate] = {}
+    frame = scores.frame
+    if ANSWER in frame and frame[ANSWER].notna().any():
+        found["no_answer"] = _per_rollout(scores, frame[ANSWER].isna().to_numpy(dtype=float))
+    if "truncated" in frame:
+        found["truncation_rate"] = _per_rollout(scores, frame["truncated"].to_numpy(dtype=float))
+    if "tool_errors" in frame:
+        errors = frame["tool_errors"].to_numpy(dtype=float)
+        found["tool_errors_per_rollout"] = _per_rollout(scores, np.nan_to_num(errors), share=False)
+    useful = np.nan_to_num(scores.spread()) > 0
+    found["effective_batch_share"] = ratio_estimate(scores.n * useful.astype(float), scores.n, SHARE)
+    return found
+
+
+def _per_rollout(scores: TaskScores, values: Floats, *, share: bool = True) -> Estimate:
+    totals = scores.per_task(values)
+    return ratio_estimate(totals, scores.n, SHARE) if share else ratio_estimate(totals, scores.n, (0.0, np.inf))
+
+
+def _curve_point(named: Mapping[str, Estimate], k: int) -> JsonObject:
+    names = {"pass@k": f"pass@{k}", "pass^k": f"pass^{k}", "best@k": f"best@{k}"}
+    return {"k": k, **{generic: named[name].to_json() for generic, name in names.items()}}

@@ -1,0 +1,230 @@
+import itertools
+import math
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pandas import DataFrame
+
+from rollmill.contracts.json import JsonObject
+from rollmill.errors import InputError
+from rollmill.metrics.compare import compare_runs, exact_sign_p
+from rollmill.metrics.estimators import best_at_k, pass_at_k, pass_hat_k
+from rollmill.metrics.intervals import Column, bootstrap_estimates, mean_estimate
+from rollmill.metrics.majority import EXACT_STATES, majority_at_k, majority_of_pattern, vote_pattern
+from rollmill.metrics.summary import default_ks, summarize
+
+tasks_of_scores = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=6), min_size=1, max_size=8)
+votes = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.booleans()), min_size=1, max_size=7)
+
+
+def frame(tasks: Sequence[Sequence[float]], **columns: Sequence[object]) -> DataFrame:
+    keys = [(task, rollout) for task, scores in enumerate(tasks) for rollout in range(len(scores))]
+    return DataFrame(
+        {
+            "_ng_task_index": [task for task, _ in keys],
+            "_ng_rollout_index": [rollout for _, rollout in keys],
+            "reward": [float(score) for scores in tasks for score in scores],
+            **columns,
+        }
+    )
+
+
+def vote(answers: Sequence[object], correct: Sequence[float]) -> float:
+    """The obvious way: count, find the most frequent answers, average how correct they are."""
+    given = [answer for answer in answers if answer is not None]
+    if not given:
+        return 0.0
+    most = max(given.count(answer) for answer in given)
+    winners = sorted({str(answer) for answer in given if given.count(answer) == most})
+    means = []
+    for winner in winners:
+        means.append(correct_of(winner, correct_by=dict(zip(map(str, answers), correct, strict=True))))
+    return sum(means) / len(means)
+
+
+def correct_of(answer: str, *, correct_by: dict[str, float]) -> float:
+    return correct_by[answer]
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=7), st.integers(1, 7))
+@settings(max_examples=100, deadline=None)
+def test_the_estimators_are_what_enumerating_every_draw_gives(outcomes: list[bool], k: int) -> None:
+    n, c = len(outcomes), sum(outcomes)
+    if k > n:
+        with pytest.raises(InputError):
+            pass_at_k(n, c, k)
+        return
+    draws = list(itertools.combinations(outcomes, k))
+    assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+    assert pass_hat_k(n, c, k) == pytest.approx(sum(map(all, draws)) / len(draws))
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=7), st.data())
+@settings(max_examples=100, deadline=None)
+def test_best_of_k_is_the_mean_maximum_of_every_draw(scores: list[float], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(scores)))
+    draws = list(itertools.combinations(scores, k))
+    assert best_at_k(scores, k) == pytest.approx(sum(map(max, draws)) / len(draws), abs=1e-9)
+
+
+@given(votes, st.data())
+@settings(max_examples=150, deadline=None)
+def test_majority_is_what_enumerating_every_draw_gives(
+    cast: list[tuple[str | None, bool]], data: st.DataObject
+) -> None:
+    k = data.draw(st.integers(1, len(cast)))
+    answers, correct = [answer for answer, _ in cast], [right for _, right in cast]
+    share: dict[str | None, float] = {
+        a: sum(r for b, r in cast if b == a) / answers.count(a) for a in set(answers) if a is not None
+    }
+    shares = [share.get(answer, 0.0) for answer in answers]
+    draws = list(itertools.combinations(range(len(cast)), k))
+    slow = sum(vote([answers[i] for i in draw], [shares[i] for i in draw]) for draw in draws) / len(draws)
+
+    assert majority_at_k(answers, correct, k) == pytest.approx(slow)
+    shuffled = data.draw(st.permutations(cast))
+    assert majority_at_k([a for a, _ in shuffled], [r for _, r in shuffled], k) == pytest.approx(slow)
+
+
+def test_a_large_vote_is_sampled_close_to_the_truth_and_the_same_each_time() -> None:
+    answers = [f"wrong {i}" for i in range(40)] + ["right"] * 12
+    groups, silent = vote_pattern(answers, [answer == "right" for answer in answers])
+    assert math.prod(min(size, 16) + 1 for size, _ in groups) > EXACT_STATES
+    value = majority_of_pattern(groups, silent, 16, 1)
+
+    rng = random.Random(5)
+    draws = [rng.sample(answers, 16).count("right") for _ in range(20_000)]
+    truth = sum((count > 1) + (count == 1) / 16 for count in draws) / len(draws)
+    assert value == pytest.approx(truth, abs=0.04)
+    assert majority_of_pattern(groups, silent, 16, 1) == value
+
+
+@given(tasks_of_scores, st.randoms(use_true_random=False))
+@settings(max_examples=40, deadline=None)
+def test_a_summary_is_the_mean_over_tasks_that_allow_it_in_any_order(
+    tasks: list[list[float]], rng: random.Random
+) -> None:
+    summary = summarize(frame(tasks), resamples=20)
+
+    for k in default_ks(max(map(len, tasks))):
+        allowed = [scores for scores in tasks if len(scores) >= k]
+        estimate = summary["estimates"][f"pass@{k}"]
+        expected = [pass_at_k(len(scores), int(sum(scores)), k) for scores in allowed]
+        assert estimate["value"] == pytest.approx(sum(expected) / len(expected))
+        assert (estimate["tasks_used"], estimate["tasks_total"]) == (len(allowed), len(tasks))
+        assert estimate["rollouts"] == sum(map(len, allowed))
+        best = [best_at_k(scores, k) for scores in allowed]
+        assert summary["estimates"][f"best@{k}"]["value"] == pytest.approx(sum(best) / len(best))
+    rows = frame(tasks)
+    order = list(range(len(rows)))
+    rng.shuffle(order)
+    assert summarize(rows.iloc[order], resamples=20) == summary
+
+
+def test_a_trainer_sees_which_groups_give_a_gradient() -> None:
+    summary = summarize(frame([[0, 0], [1, 1], [0, 1, 1, 1], [1]]), resamples=50)
+
+    assert summary["estimates"]["zero_variance_share"]["value"] == pytest.approx(2 / 3)
+    assert summary["estimates"]["zero_variance_share"]["tasks_used"] == 3
+    assert summary["estimates"]["effective_batch_share"]["value"] == pytest.approx(4 / 9)
+    assert {name: summary["solve_rate"][name] for name in ("none", "some", "all")} == {"none": 1, "some": 1, "all": 2}
+    assert summary["solve_rate"]["bins"] == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
+    assert [task["task"] for task in summary["hardest"]][:2] == [0, 2]
+    assert summary["hardest"][1]["rollouts"] == ["2:0", "2:1", "2:2", "2:3"]
+
+
+def test_answers_truncation_and_tool_errors_are_counted_per_rollout() -> None:
+    rows = frame(
+        [[1, 0], [1, 0]],
+        answer=["4", None, "4", "5"],
+        truncated=[False, True, False, False],
+        tool_errors=[0.0, 2.0, 0.0, 0.0],
+        output_tokens=[10.0, 40.0, 20.0, 30.0],
+    )
+    summary = summarize(rows, resamples=50)
+    estimates = summary["estimates"]
+
+    assert estimates["no_answer"]["value"] == 0.25
+    assert estimates["truncation_rate"]["value"] == 0.25
+    assert estimates["tool_errors_per_rollout"]["value"] == 0.5
+    assert estimates["majority@2"]["value"] == pytest.approx((1.0 + 0.5) / 2)
+    assert summary["length"]["mean_output_tokens_right"] == 15
+    assert summary["length"]["mean_output_tokens_wrong"] == 35
+    assert summary["length"]["spearman"] == pytest.approx(-0.8944, abs=1e-4)
+    assert summary["percentiles"]["output_tokens"]["p50"] == 25
+
+
+@pytest.mark.parametrize("tasks", [[], [[1.0]], [[0.5]], [[0.0, 0.0]]])
+def test_few_rollouts_give_a_defined_result(tasks: list[list[float]]) -> None:
+    summary = summarize(frame(tasks), resamples=10)
+    estimate: JsonObject = summary["estimates"]["mean_reward"]
+
+    assert summary["rollouts"] == sum(map(len, tasks))
+    assert ("value" in estimate) == bool(tasks)
+    assert "standard_error" not in estimate
+
+
+def test_scores_that_are_not_finite_do_not_count() -> None:
+    assert summarize(frame([[1.0, math.nan], [math.inf]]), resamples=10)["rollouts"] == 1
+
+
+@pytest.mark.parametrize("make", ["analytic", "bootstrap"])
+def test_about_95_of_100_intervals_hold_the_truth(make: str) -> None:
+    rng = np.random.default_rng(3)
+    held = 0
+    for _ in range(300):
+        solve = rng.beta(2, 3, size=40)
+        means = rng.binomial(8, solve) / 8
+        column = Column(means, 320)
+        found = mean_estimate(column) if make == "analytic" else bootstrap_estimates([column], resamples=300)[0]
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 0.4 <= found.high
+    assert 0.91 <= held / 300 <= 0.985
+
+
+def test_two_runs_are_compared_over_the_tasks_that_both_have() -> None:
+    a = frame([[0, 0], [1, 1], [0, 1], [1, 1]])
+    b = frame([[1, 1], [1, 1], [0, 0], [1, 1], [1]])
+    found = compare_runs(a, b)
+
+    assert found["tasks"] == {"both": 4, "only_a": 0, "only_b": 1}
+    assert found["mean_a"]["value"] == 0.625
+    assert found["mean_b"]["value"] == 0.75
+    assert found["difference"]["value"] == 0.125
+    assert found["difference"]["low"] < 0 < found["difference"]["high"]
+    assert found["wins"] == {"a": 1, "b": 1, "ties": 2}
+    assert found["mcnemar"] == {"only_a_solved": 0, "only_b_solved": 1, "p_value": 1.0}
+    assert [task["task"] for task in found["moved_most"]] == [0, 2]
+
+
+def test_a_run_compared_with_itself_shows_nothing() -> None:
+    run = frame([[0, 1], [1, 1], [0, 0]])
+    found = compare_runs(run, run)
+
+    assert found["difference"]["value"] == 0
+    assert found["p_value"] == 1.0
+    assert found["moved_most"] == []
+
+
+def test_a_clear_difference_is_found() -> None:
+    a, b = frame([[0, 0, 0, 1]] * 40), frame([[1, 1, 0, 1], [0, 1, 1, 0]] * 20)
+    found = compare_runs(a, b)
+
+    assert found["p_value"] < 0.01
+    assert found["mcnemar"]["p_value"] < 0.01
+    assert found["difference"]["low"] > 0
+
+
+@given(st.integers(0, 12), st.integers(0, 12))
+@settings(max_examples=60, deadline=None)
+def test_the_sign_test_adds_up_the_binomial_tail(one: int, other: int) -> None:
+    total = one + other
+    seen = abs(one - total / 2)
+    chances = [math.comb(total, i) / 2**total for i in range(total + 1) if abs(i - total / 2) >= seen - 1e-9]
+
+    assert exact_sign_p(one, other) == pytest.approx(min(1.0, sum(chances)))
