@@ -436,8 +436,19 @@ async def test_a_run_is_profiled_through_the_profiler(bench: Bench, serve: Serve
             profile = await profiler.run_profile("a", level="task")
             with pytest.raises(RunNotFoundError):
                 await profiler.run_profile("b")
+            compared = await profiler.compare("a", "a")
+            with pytest.raises(RunNotFoundError):
+                await profiler.compare("a", "b", force=True)
         assert await asyncio.to_thread(_profile, url) == profile
+        assert await asyncio.to_thread(_compare, url) == compared
     assert [task["mean/reward"] for task in profile["tasks"]] == [1.0, 1.0]
+    [agent] = compared["agents"].values()
+    assert (agent["difference"]["value"], agent["wins"]) == (0.0, {"a": 0, "b": 0, "ties": 2})
+
+
+def _compare(url: str) -> JsonObject:
+    with ProfilerClient(url) as profiler:
+        return profiler.compare("a", "a")
 
 
 def _profile(url: str) -> JsonObject:

@@ -59,7 +59,7 @@ class Profiler:
             RunNotFoundError: there is no such run, or it was never started.
             InputError: its rollouts are damaged.
         """
-        return self._live(self._run(run_id)[0]).summary()
+        return {"run_id": run_id, **self._live(self._run(run_id)[0]).summary()}
 
     def of_request(self, request: ProfileRequest) -> Profiled:
         """Profile posted rows, or files inside the data directory.
@@ -135,7 +135,7 @@ def _posted_columns(rollouts: list[Row]) -> "RunColumns":
     reader = RolloutLines(AnswerFields())
     batches = (rollouts[start : start + _BATCH] for start in range(0, len(rollouts), _BATCH))
     parts = [columns_of(reader.chunk([dumps(row) for row in batch], range(len(batch)))) for batch in batches]
-    return RunColumns(Path(), joined(parts))
+    return RunColumns(Path("posted rows"), joined(parts))
 
 
 def _posted_rows(rollouts: list[Row], ids: Iterable[str]) -> dict[str, Row]:

@@ -3,7 +3,6 @@
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from rollmill._version import __version__
 from rollmill.contracts.json import JsonObject, dumps
 from rollmill_services.profiler.requests import View
 from rollmill_services.profiler.views import Chosen, Profiled
@@ -57,14 +56,14 @@ def _table(chosen: Chosen, view: View) -> "DataFrame":
 
 
 def _html(chosen: Chosen) -> bytes:
-    from rollmill.report import render_report
+    from rollmill.report import made_of, render_report
 
     profiled = chosen.profiled
-    made = {"version": __version__, "run_id": profiled.run_id, "state": profiled.state, "filter": chosen.filter}
+    made = made_of(profiled.columns(), profiled.manifest)
     return render_report(
         profiled.run_id or "Profile",
         chosen.summaries(),
         completion=profiled.profile.completion,
         rollouts=profiled.rows,
-        made={name: value for name, value in made.items() if value is not None},
+        made=made if chosen.filter is None else {**made, "filter": chosen.filter},
     )

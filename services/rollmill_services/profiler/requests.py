@@ -33,9 +33,6 @@ class View(WireModel):
 class RunView(View):
     """The query of `GET /v1/runs/{id}/profile`."""
 
-    level: Level | Literal["live"] | None = None  # type: ignore[assignment]
-    """As elsewhere, and `live`: statistics that are kept up to date, so that asking often costs only what is new."""
-
     allow_partial: bool = True
     """Accept a run with rollouts missing."""
 
@@ -97,6 +94,21 @@ class ProfileBody(WireModel):
     """Tasks that the filter lets through, on all pages."""
     offset: int = 0
     limit: int = 100
+
+
+class LiveBody(WireModel):
+    """The statistics of a run that are kept up to date."""
+
+    run_id: str
+    state: RunState | None
+    """The run's state as its manifest gives it."""
+    rollouts: int
+    """Finished rollouts that were taken in."""
+    expected_rollouts: int | None
+    refused_rollouts: int
+    """Rollouts that were left out because their reward is not a finite number."""
+    agents: dict[str, JsonObject]
+    """By name; see `rollmill.metrics.running.RunningProfile.summary`."""
 
 
 class ComparisonBody(WireModel):

@@ -12,6 +12,7 @@ from rollmill_services.profiler.requests import (
     Comparison,
     ComparisonBody,
     Format,
+    LiveBody,
     ProfileBody,
     RunView,
     View,
@@ -66,6 +67,16 @@ async def run_profile(
         return render(profiler.of_run(run_id, allow_partial=view.allow_partial), view)
 
     return _answer(await slots.run(work), view)
+
+
+@router.get("/runs/{run_id}/live", response_model=LiveBody, responses=problems(404, 504))
+async def live(run_id: RunId, profiler: ProfilerDep, slots: SlotsDep) -> Response:
+    """Return the statistics of a run that are kept up to date: asking again costs only what is new."""
+
+    def work() -> bytes:
+        return dumps(profiler.live(run_id))
+
+    return Response(await slots.run(work), media_type=_MEDIA_TYPES["json"])
 
 
 @router.post(

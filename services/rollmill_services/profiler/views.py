@@ -45,10 +45,6 @@ class Profiled:
         """The run's state as its manifest gives it."""
         return self.manifest.state if self.manifest else None
 
-    def score_field(self, agent: str) -> str:
-        """Return the field that is the score of an agent's rollouts."""
-        return self.manifest.score_field(agent) if self.manifest else REWARD
-
 
 @dataclass(frozen=True)
 class Chosen:
@@ -116,17 +112,12 @@ class Chosen:
     def summaries(self) -> dict[str, JsonObject]:
         """Return the summary of each agent, by name, over the rollouts of the chosen tasks."""
         from rollmill.metrics.summary import summarize
+        from rollmill.report import summarize_agents
 
-        columns = self.profiled.columns()
-        return {
-            agent: summarize(
-                group,
-                score_field=self._score_field(agent),
-                expected=columns.expected.get(agent) if self.tasks is None else None,
-                failures=_failures(columns, agent) if self.tasks is None else None,
-            )
-            for agent, group in split_by_agent(self.frame).items()
-        }
+        if self.tasks is None:
+            return summarize_agents(self.profiled.columns(), self.profiled.manifest)
+        groups = split_by_agent(self.frame).items()
+        return {agent: summarize(group, score_field=self._score_field(agent)) for agent, group in groups}
 
     def estimate_table(self) -> "DataFrame":
         """Return the estimates of the summaries, one a row: agent, name, value and how sure it is."""
@@ -141,15 +132,11 @@ class Chosen:
         )
 
     def _score_field(self, agent: str) -> str:
-        chosen = self.profiled.score_field(agent)
-        return chosen if chosen in self.frame else REWARD
+        manifest = self.profiled.manifest
+        told = manifest.score_field(agent) if manifest else REWARD
+        return told if told in self.frame else REWARD
 
     def _task_rows(self) -> Iterator[JsonObject]:
         for row in self.profiled.profile.reward_profile.iter_tasks():
             if self.tasks is None or row[TASK_INDEX] in self.tasks:
                 yield row
-
-
-def _failures(columns: "RunColumns", agent: str) -> JsonObject | None:
-    counts = columns.failures_by_agent.get(agent)
-    return counts.to_json() if counts else None

@@ -51,15 +51,19 @@ class MetricsFile:
             await asyncio.wait([self._task])
 
     async def _write_apart(self) -> None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-P", "-m", "rollmill.artifacts.column_writer", str(self._files.rollouts.absolute())),
-            stdin=DEVNULL,
-            stdout=DEVNULL,
-            stderr=PIPE,
-            env={"PYTHONPATH": os.pathsep.join(sys.path)},
-            start_new_session=True,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-P", "-m", "rollmill.artifacts.column_writer", str(self._files.rollouts.absolute())),
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=PIPE,
+                env={"PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,
+            )
+        except OSError as error:
+            _warn(self._files, str(error))
+            return
         try:
             _, told = await process.communicate()
         except asyncio.CancelledError:

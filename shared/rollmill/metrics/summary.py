@@ -12,7 +12,15 @@ from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import REWARD
 from rollmill.metrics.estimate import Estimate
 from rollmill.metrics.estimators import Floats
-from rollmill.metrics.intervals import RESAMPLES, SHARE, Column, bootstrap_estimates, mean_estimate, ratio_estimate
+from rollmill.metrics.intervals import (
+    RESAMPLES,
+    SHARE,
+    UNBOUNDED,
+    Column,
+    bootstrap_estimates,
+    mean_estimate,
+    ratio_estimate,
+)
 from rollmill.metrics.majority import majority_of_pattern, vote_pattern
 from rollmill.metrics.task_scores import CORRECT_AT, TaskScores
 from rollmill.metrics.training import length, listed_tasks, percentiles, solve_rate
@@ -54,7 +62,10 @@ def summarize(
     draws = list(ks) if ks is not None else default_ks(int(scores.n.max()) if len(scores) else 1)
     columns = _columns(scores, draws, seed)
     estimates = bootstrap_estimates(columns.values(), seed=seed, resamples=resamples)
-    named = {"mean_reward": mean_estimate(scores.column(scores.means)), **dict(zip(columns, estimates, strict=True))}
+    named = {
+        "mean_reward": mean_estimate(scores.column(scores.means), SHARE if scores.binary else UNBOUNDED),
+        **dict(zip(columns, estimates, strict=True)),
+    }
     named |= _ratios(scores)
     hardest, uncertain = listed_tasks(scores)
     return {

@@ -4,6 +4,7 @@ from typing import Final
 
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _LARGEST: Final = 1e300  # beyond, a span could overflow
+_SMALLEST: Final = 1e-290  # below, a step could underflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ def count_ticks(high: int, most: int = 6) -> list[float]:
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    if high > low and (high - low) > 1e-9 * max(abs(low), abs(high)):
+    if high - low > max(_SMALLEST, 1e-9 * max(abs(low), abs(high))):
         return low, high
-    margin = abs(low) / 10 or 0.5  # all values are the same
+    margin = abs(low) / 10 if abs(low) > _SMALLEST else 0.5  # all values are the same
     return low - margin, low + margin
 
 

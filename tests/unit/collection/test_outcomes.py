@@ -1,6 +1,6 @@
 import pytest
 
-from rollmill.collection.outcomes import Assignment, Completed, Failed, failed_by, failure_line, read_outcome
+from rollmill.collection.outcomes import Assignment, Completed, Failed, failed_by, failure_line, read_outcome, timed
 from rollmill.contracts.json import JsonObject, JsonValue, dumps, loads
 from rollmill.contracts.rows import RowKey
 from rollmill.errors import DeadlineError, InputError, OverloadedError, RollmillError, UpstreamError
@@ -151,3 +151,27 @@ def test_a_response_whose_grading_failed_is_part_of_the_failure_line() -> None:
     assert (line["response"], line["note"], line["_ng_task_index"]) == ({"output": []}, "n", 3)
     assert "reward" not in line
     assert failed_by(UpstreamError("x", unverified="nonsense")).unverified is None
+
+
+@pytest.mark.parametrize("end", [b"", b"  "])
+def test_the_note_of_how_long_it_took_is_spliced_into_the_line(end: bytes) -> None:
+    body = dumps({**ROW, "reward": 1.0}) + end
+    found = read_outcome(ASSIGNMENT, body)
+    assert isinstance(found, Completed)
+
+    noted = timed(found, seconds=1.23456, started_at=1754000000.98765, attempt=2)
+
+    timing = {"seconds": 1.2346, "started_at": 1754000000.988, "attempt": 2}
+    assert noted.line == body.rstrip()[:-1] + b',"_rollmill":' + dumps(timing) + b"}"
+    assert loads(noted.line) == noted.row == {**ROW, "reward": 1.0, "_rollmill": timing}
+    assert noted.reward == 1.0
+
+
+def test_a_note_that_the_row_already_has_is_replaced() -> None:
+    found = outcome(reward=1.0, _rollmill={"seconds": 9})
+    assert isinstance(found, Completed)
+
+    noted = timed(found, seconds=1.0, started_at=2.0, attempt=0)
+
+    assert noted.line.count(b"_rollmill") == 1
+    assert loads(noted.line)["_rollmill"] == {"seconds": 1.0, "started_at": 2.0, "attempt": 0}

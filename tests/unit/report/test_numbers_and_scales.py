@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollmill.contracts.json import JsonValue
@@ -88,6 +88,8 @@ def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None
 
 
 @settings(max_examples=300, deadline=None)
+@example(0.0, 5e-324, 3)
+@example(0.0, 3e-290, 30)
 @given(
     st.floats(allow_nan=False, allow_infinity=False),
     st.floats(allow_nan=False, allow_infinity=False),
