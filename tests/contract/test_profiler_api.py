@@ -10,11 +10,13 @@ from pydantic import SecretStr
 
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.manifest import Counts, Digests, Manifest
+from rollmill.artifacts.run_store import RunStore
 from rollmill.contracts.json import JsonObject, JsonValue, dumps
 from rollmill.contracts.rows import Row
 from rollmill.contracts.runs import RunState
 from rollmill_services.profiler.app import create_app
-from rollmill_services.profiler.requests import ProfileBody
+from rollmill_services.profiler.profiler import Profiler
+from rollmill_services.profiler.requests import LiveBody, ProfileBody
 from rollmill_services.profiler.settings import ProfilerSettings
 
 
@@ -331,6 +333,31 @@ async def test_many_profiles_at_once_are_all_answered(client: httpx.AsyncClient,
         calls = [group.create_task(body_of(client, level="agent")) for _ in range(8)]
 
     assert {dumps(call.result()) for call in calls} == {dumps(calls[0].result())}
+
+
+async def test_a_live_query_takes_in_what_is_new(client: httpx.AsyncClient, files: RunFiles) -> None:
+    write_manifest(files, "running", expected=8)
+
+    first = LiveBody.model_validate((await client.get("/v1/runs/a/live")).json())
+    with files.rollouts.open("ab") as file:
+        file.write(dumps(row(2, 0, reward=0.0)) + b"\n" + dumps(row(2, 1))[:9])
+    second = LiveBody.model_validate((await client.get("/v1/runs/a/live")).json())
+
+    assert (first.state, first.rollouts, first.expected_rollouts) == ("running", 4, 8)
+    assert first.agents["solver"]["metrics"]["mean/reward"] == 0.75
+    assert (second.rollouts, second.agents["solver"]["metrics"]["mean/reward"]) == (5, 0.6)
+    problem(await client.get("/v1/runs/b/live"), 404, "run-not-found")
+
+
+async def test_runs_asked_about_long_ago_are_forgotten_and_read_again(tmp_path: Path, files: RunFiles) -> None:
+    profiler = Profiler(RunStore(tmp_path), max_rows=4, max_followed=1)
+    other = RunFiles.at(tmp_path / "b" / "rollouts.jsonl")
+    write(other.rollouts, ROLLOUTS[0])
+    write_manifest(other)
+
+    found = [profiler.live(run)["rollouts"] for run in ("a", "b", "a", "a")]
+
+    assert found == [4, 1, 4, 4]
 
 
 async def test_a_deadline_that_has_passed_is_a_504_problem(client: httpx.AsyncClient, files: RunFiles) -> None:

@@ -62,7 +62,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
             yield client
 
 
-async def get(client: httpx.AsyncClient, run: str = "a", **query: str | int | bool) -> httpx.Response:
+async def get(client: httpx.AsyncClient, run: str | int | bool = "a", **query: str | int | bool) -> httpx.Response:
     response = await client.get(f"/v1/runs/{run}/profile", params=query)
     assert response.status_code == 200, response.text
     return response

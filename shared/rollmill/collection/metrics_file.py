@@ -39,8 +39,8 @@ class MetricsFile:
         Args:
             rollouts: those that are on disk.
         """
-        allowed = min(max(self._fewest, self._covered // 2), MOST_ROLLOUTS)
-        if rollouts - self._covered >= allowed and (self._task is None or self._task.done()):
+        behind = rollouts - self._covered
+        if behind >= most_behind(self._covered, self._fewest) and (self._task is None or self._task.done()):
             self._covered = rollouts
             self._task = asyncio.create_task(self._write_apart(), name=f"write {self._files.metrics_parquet.name}")
 
@@ -72,6 +72,11 @@ class MetricsFile:
             raise
         if process.returncode:
             _warn(self._files, told.decode(errors="replace").strip()[-_TOLD_CHARACTERS:])
+
+
+def most_behind(covered: int, fewest: int = FEWEST_ROLLOUTS) -> int:
+    """Return how many rollouts a file that covers so many may lack; more would be too much to hold in memory."""
+    return min(max(fewest, covered // 2), MOST_ROLLOUTS)
 
 
 async def complete_metrics_file(files: RunFiles) -> None:

@@ -10,7 +10,7 @@ from rollmill.report.numbers import basis, count, interval, is_finite, number, p
 
 Link: TypeAlias = Callable[[str], Markup | None]
 """Makes the link to a rollout from its id; None when the report does not show that rollout."""
-_QUANTITIES: Final = {"output_tokens": "output tokens", "total_tokens": "tokens in all", "seconds": "seconds", "turns": "turns"}
+_QUANTITIES: Final = {"output_tokens": "output tokens", "total_tokens": "tokens in all"}
 
 
 def table(caption: str, header: Sequence[str], lines: Sequence[Sequence[Content]], *, numbers: bool = True) -> Markup:

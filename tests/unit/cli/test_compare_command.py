@@ -161,7 +161,7 @@ def test_what_may_differ_is_noted(tmp_path: Path) -> None:
 
 
 def test_the_score_is_the_one_that_the_environment_chose(tmp_path: Path) -> None:
-    styled = {"scoring": {"solver": Scoring(score_fields=["style"])}}
+    styled: JsonObject = {"scoring": {"solver": Scoring(score_fields=["style"])}}
     paths = write(tmp_path, "a", BAD, **styled), write(tmp_path, "b", GOOD, **styled)
 
     assert "B is worse" in run(*paths).stdout
