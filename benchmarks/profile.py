@@ -122,3 +122,232 @@ def timed(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+def measure_statistics(rollouts: Path) -> dict[str, float]:
+    """Read the columns of a run and compute the statistics of every field per task and per agent."""
+    import pandas  # noqa: F401  imported here, so that it is not measured
+    import pyarrow.parquet  # noqa: F401
+
+    from rollmill.artifacts.columns import read_columns
+    from rollmill.artifacts.files import RunFiles
+    from rollmill.metrics.describe import describe
+    from rollmill.metrics.groups import Groups
+
+    began = time.perf_counter()
+    columns = read_columns(RunFiles(rollouts))
+    read = time.perf_counter()
+    frame = Groups(columns.table()).frame
+    tasks = describe(frame[columns.fields], frame["_ng_task_index"])
+    describe(frame[columns.fields], frame["agent_ref"])
+    done = time.perf_counter()
+    return {"read": read - began, "statistics": done - read, "rollouts": len(columns), "tasks": len(tasks)}
+
+
+def measure_classic(rollouts: Path) -> dict[str, float]:
+    """Read input rows too, join them, and make the classic profile, but for its JSON."""
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    from rollmill.artifacts.files import RunFiles
+    from rollmill.profiling import Profile, read_tables
+
+    began = time.perf_counter()
+    tables = read_tables(RunFiles(rollouts).inputs, rollouts)
+    read = time.perf_counter()
+    result = Profile(tables, allow_partial=True)
+    _ = result.reward_profile.agents, result.completion
+    return {"read": read - began, "statistics": time.perf_counter() - read}
+
+
+def measure_estimates(rollouts: Path) -> dict[str, float]:
+    """Read the columns and compute every estimate with its interval."""
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    from rollmill.artifacts.columns import read_columns
+    from rollmill.artifacts.files import RunFiles
+    from rollmill.metrics.summary import summarize
+
+    began = time.perf_counter()
+    frame = read_columns(RunFiles(rollouts)).frame
+    read = time.perf_counter()
+    summarize(frame)
+    return {"read": read - began, "statistics": time.perf_counter() - read}
+
+
+def measure_live(rollouts: Path) -> dict[str, float]:
+    """Follow a run: the first query, and queries after further rollouts were appended."""
+    from rollmill.artifacts.files import RunFiles
+    from rollmill.artifacts.live import LiveProfile
+
+    live = LiveProfile(RunFiles(rollouts))
+    first = timed(lambda: (live.refresh(), live.summary()))
+    size = rollouts.stat().st_size
+    queries = []
+    try:
+        for attempt in range(5):
+            new = [line for line, _ in lines(NEW_ROLLOUTS // 8, 8, 10_000_000 + attempt * NEW_ROLLOUTS)]
+            with rollouts.open("ab") as file:
+                file.writelines(new)
+            queries.append(timed(lambda: (live.refresh(), live.summary())))
+    finally:
+        os.truncate(rollouts, size)
+    return {"first": first, "query": sorted(queries)[2], "nothing new": timed(lambda: (live.refresh(), live.summary()))}
+
+
+def measure_writing(rollouts: Path) -> dict[str, float]:
+    """Write the column file from scratch, on one core as the collector does it."""
+    from rollmill.artifacts.columns import update_column_file
+    from rollmill.artifacts.files import RunFiles
+
+    files = RunFiles(rollouts)
+    files.metrics_parquet.unlink(missing_ok=True)
+    seconds = timed(lambda: update_column_file(files, processes=1))
+    return {"read": seconds, "size": files.metrics_parquet.stat().st_size}
+
+
+def measure_reference(rollouts: Path) -> dict[str, float]:
+    """Compute the statistics per task in the straightforward way: a Python function for each group."""
+    import pandas as pd
+
+    from rollmill.artifacts.columns import read_columns
+    from rollmill.artifacts.files import RunFiles
+
+    columns = read_columns(RunFiles(rollouts))
+    frame = columns.frame[["_ng_task_index", *columns.fields]]
+
+    def statistics(group: "pd.DataFrame") -> "pd.Series[float]":
+        numbers = {}
+        for name in columns.fields:
+            values = group[name]
+            for statistic in ("mean", "max", "min", "median", "std"):
+                numbers[f"{statistic}/{name}"] = float(getattr(values, statistic)())
+        return pd.Series(numbers)
+
+    tasks = frame[frame["_ng_task_index"] < REFERENCE_TASKS]
+    seconds = timed(lambda: tasks.groupby("_ng_task_index").apply(statistics))
+    return {"statistics": seconds * frame["_ng_task_index"].nunique() / tasks["_ng_task_index"].nunique()}
+
+
+MEASURES: dict[str, Callable[[Path], dict[str, float]]] = {
+    "statistics": measure_statistics,
+    "classic": measure_classic,
+    "estimates": measure_estimates,
+    "live": measure_live,
+    "writing": measure_writing,
+    "reference": measure_reference,
+}
+
+
+def measured(name: str, rollouts: Path) -> None:
+    """Measure one thing in this process, and print it with its CPU and memory as JSON."""
+    found = MEASURES[name](rollouts)
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    cores = len(os.sched_getaffinity(0)) if children.ru_maxrss else 0
+    used = {
+        "cpu": own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime,
+        "memory": (own.ru_maxrss + cores * children.ru_maxrss) / 1024,
+    }
+    print(json.dumps(found | used))
+
+
+# --- the tables -----------------------------------------------------------------------------------------------------
+
+
+def run(name: str, rollouts: Path) -> dict[str, float]:
+    """Measure one thing in a fresh process."""
+    began = time.perf_counter()
+    command = [sys.executable, __file__, "--measure", name, "--rollouts", str(rollouts)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found | {"process": time.perf_counter() - began}
+
+
+def command(rollouts: Path) -> dict[str, float]:
+    """Measure the command as a user runs it, with the files that it writes."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    arguments = ["-m", "rollmill", "profile", "--rollouts", str(rollouts), "--allow-partial"]
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"process": seconds, "cpu": cpu}
+
+
+def measure_size(tasks: int, repeats: int, *, reference: bool) -> dict[str, dict[str, float]]:
+    """Make a run of one size and measure everything on it."""
+    with tempfile.TemporaryDirectory(prefix="rollmill-benchmark-") as folder:
+        rollouts = make_run(Path(folder), tasks, repeats)
+        size = rollouts.stat().st_size
+        results: dict[str, dict[str, float]] = {"data": {"rollouts": tasks * repeats, "bytes": size}}
+        results["JSONL: statistics"] = run("statistics", rollouts)
+        results["JSONL: classic profile, joined with input rows"] = run("classic", rollouts)
+        results["JSONL: `rollmill profile`, files written"] = command(rollouts)
+        results["writing the column file, one core"] = run("writing", rollouts)
+        results["Parquet: statistics"] = run("statistics", rollouts)
+        results["Parquet: classic profile, joined with input rows"] = run("classic", rollouts)
+        results["Parquet: estimates with intervals"] = run("estimates", rollouts)
+        results["Parquet: `rollmill profile`, files written"] = command(rollouts)
+        results["live"] = run("live", rollouts)
+        if reference:
+            results["reference: `groupby.apply`, statistics alone"] = run("reference", rollouts)
+    return results
+
+
+def show(results: dict[str, dict[str, float]]) -> str:
+    """Render the results of one size."""
+    data, live = results["data"], results["live"]
+    rows = [
+        [name, *(_cell(found, key) for key in ("read", "statistics", "process", "cpu", "memory"))]
+        for name, found in results.items()
+        if name not in ("data", "live")
+    ]
+    own = results["Parquet: statistics"]["statistics"]
+    reference = results.get("reference: `groupby.apply`, statistics alone")
+    lines = [
+        f"{data['rollouts']:,} rollouts, {data['bytes'] / 1e6:.0f} MB of JSONL, "
+        f"{results['writing the column file, one core']['size'] / 1e6:.1f} MB of Parquet",
+        "",
+        table(["", "read", "statistics", "process", "CPU", "memory"], rows),
+        "",
+        f"Live: the first query {live['first']:.2f} s, one after {NEW_ROLLOUTS:,} new rollouts "
+        f"{live['query'] * 1e3:.0f} ms, one after none {live['nothing new'] * 1e3:.1f} ms.",
+    ]
+    if reference:
+        lines.append(f"The reference takes {reference['statistics'] / own:,.0f} times as long for the statistics.")
+    return "\n".join(lines)
+
+
+def _cell(found: dict[str, float], key: str) -> str:
+    if key not in found:
+        return ""
+    return (MEGABYTES if key == "memory" else SECONDS).format(found[key])
+
+
+def main() -> None:
+    """Measure and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=8)
+    parser.add_argument("--large", action="store_true", help=f"also measure {LARGE_TASKS:,} tasks, if there is room")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
+    parser.add_argument("--rollouts", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        measured(arguments.measure, arguments.rollouts)
+        return
+    sizes = [arguments.tasks]
+    room = shutil.disk_usage(tempfile.gettempdir()).free
+    if arguments.large and room > LARGE_TASKS * arguments.repeats * NEEDED_BYTES_PER_ROLLOUT:
+        sizes.append(LARGE_TASKS)
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    for tasks in sizes:
+        results[str(tasks)] = measure_size(tasks, arguments.repeats, reference=tasks == arguments.tasks)
+        print(f"\n{show(results[str(tasks)])}")
+    print(f"\n{machine()}")
+    write_results(arguments.json, results)
+
+
+if __name__ == "__main__":
+    main()
