@@ -88,12 +88,20 @@ class JsonlWriter:
             if error is None:
                 raise
         finally:
-            if self._task is not None:
-                self._task.cancel()
-                await asyncio.wait([self._task])
-            if self._writing is not None:  # a thread may still be at it when a second cancellation came
-                await asyncio.wait([self._writing])
-            os.close(self._fd)
+            closing = asyncio.ensure_future(self._close())
+            try:
+                await asyncio.shield(closing)
+            except asyncio.CancelledError:  # the file would stay open, and locked
+                await asyncio.wait([closing])
+                raise
+
+    async def _close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._writing is not None:  # a thread may still be at it when a cancellation came
+            await asyncio.wait([self._writing])
+        os.close(self._fd)
 
     async def append(self, line: bytes) -> None:
         """Queue one line, given without its newline.
@@ -209,7 +217,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     Raises:
         StorageError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
@@ -230,7 +238,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises:
         StorageError: it cannot be written; what was there before is still there.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.tmp")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
@@ -243,6 +251,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):  # not there any more, or its folder never was
             temporary.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    """A name that no other thread writes to, here or in another process."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.tmp")
 
 
 def _sync(fd: int) -> None:

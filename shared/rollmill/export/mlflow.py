@@ -119,4 +119,5 @@ def _legal_part(part: str) -> str:
     for character, words in _READABLE.items():
         part = part.replace(character, words)
     part = _ILLEGAL.sub("_", part)
-    return "_" * max(len(part), 1) if part in ("", ".", "..") else part
+    visible = part.lstrip(".")  # names must not look like hidden files or other folders
+    return "_" * (len(part) - len(visible)) + visible or "_"

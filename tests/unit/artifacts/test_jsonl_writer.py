@@ -299,3 +299,23 @@ def test_opening_tells_the_size_of_the_whole_lines(tmp_path: Path) -> None:
     os.close(fd)
 
     assert size == 4
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_cancellation_while_it_closes_leaves_nothing_locked(tmp_path: Path, turns: int) -> None:
+    path, entered = tmp_path / "x.jsonl", asyncio.Event()
+
+    async def write() -> None:
+        async with JsonlWriter(path):
+            entered.set()
+
+    task = asyncio.create_task(write())
+    await entered.wait()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+
+    async with JsonlWriter(path) as writer:
+        await writer.append(b"{}")
+    assert path.read_bytes() == b"{}\n"

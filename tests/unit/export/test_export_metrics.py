@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,6 @@ def test_objects_become_paths_and_what_is_no_number_is_left_out(tmp_path: Path) 
         "bins": [1, 2],
         "none": None,
         "passed": True,
-        "huge": 10**400,
     }
 
     found = read_metrics(only_metrics(tmp_path, entry("a", agent_metrics=metrics)))
@@ -114,7 +114,7 @@ def test_a_broken_metrics_file_is_named(tmp_path: Path, content: str, told: str)
     files = RunFiles.at(tmp_path / "y.jsonl")
     files.aggregate_metrics.write_text(content)
 
-    with pytest.raises(InputError, match=f"y_aggregate_metrics.json: {told}"):
+    with pytest.raises(InputError, match=rf"y_aggregate_metrics\.json: {told}"):
         read_metrics(files)
 
 
@@ -122,7 +122,7 @@ def test_a_metrics_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     files = RunFiles.at(tmp_path / "y.jsonl")
     files.agent_metrics.mkdir()
 
-    with pytest.raises(InputError, match="y_agent_metrics.json: Is a directory"):
+    with pytest.raises(InputError, match=r"y_agent_metrics\.json: Is a directory"):
         read_metrics(files)
 
 
@@ -147,8 +147,8 @@ def test_every_number_at_any_depth_has_one_name(tmp_path_factory: pytest.TempPat
 
 @pytest.mark.recorded
 @pytest.mark.skipif(not RECORDED.is_dir(), reason="no recorded run here")
-def test_a_recorded_run_keeps_every_number_of_its_agents() -> None:
-    files = RunFiles.at(RECORDED / "rollouts.jsonl")
+def test_a_recorded_run_keeps_every_number_of_its_agents(tmp_path: Path) -> None:
+    files = RunFiles.at(shutil.copytree(RECORDED, tmp_path / "run") / "rollouts.jsonl")
     (recorded,) = json.loads(files.aggregate_metrics.read_bytes())
 
     found = read_metrics(files)

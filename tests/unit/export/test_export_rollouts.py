@@ -16,8 +16,8 @@ def write(path: Path, *rows: JsonObject) -> Path:
     return path
 
 
-def keyed(task: int, index: int, **more: JsonValue) -> JsonObject:
-    return {"_ng_task_index": task, "_ng_rollout_index": index, **more}
+def keyed(task_index: int, index: int, /, **more: JsonValue) -> JsonObject:
+    return {"_ng_task_index": task_index, "_ng_rollout_index": index, **more}
 
 
 def test_a_few_rollouts_are_all_there_by_task_and_index(files: RunFiles) -> None:

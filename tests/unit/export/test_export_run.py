@@ -142,7 +142,7 @@ def test_nothing_is_sent_of_a_run_with_broken_files(files: RunFiles) -> None:
     recorder = Recorder()
     files.aggregate_metrics.write_text("[")
 
-    with pytest.raises(InputError, match="x_aggregate_metrics.json"):
+    with pytest.raises(InputError, match=r"x_aggregate_metrics\.json"):
         export_run(files, recorder)
 
     assert recorder.steps == []
