@@ -9,7 +9,6 @@ from rollmill.cli.collect import collect
 from rollmill.cli.compare import compare
 from rollmill.cli.console import LOG_LEVELS, checked_level, emit, guarded
 from rollmill.cli.down import down
-from rollmill.cli.export import build_export
 from rollmill.cli.list import list_services
 from rollmill.cli.profile import profile
 from rollmill.cli.render import render
@@ -51,7 +50,6 @@ def build_cli() -> typer.Typer:
     cli.callback()(guarded(_rollmill))
     for name, command in COMMANDS:
         cli.command(name)(guarded(command))
-    cli.add_typer(build_export(), name="export")
     return cli
 
 

@@ -185,8 +185,8 @@ def _with_interval(point: Estimate, means: Floats) -> Estimate:
     )
 
 
-def wilson(n: int, c: Ints) -> tuple[Floats, Floats]:
-    """Return the ends of the 95 % interval of the share c / n, for n >= 1 independent rollouts, c of them correct.
+def wilson(n: Floats, c: Floats) -> tuple[Floats, Floats]:
+    """Return the ends of the 95 % interval of the share c / n, for n > 0 independent rollouts, c of them correct.
 
     Source: Wilson 1927, Journal of the American Statistical Association 22(158).
     """

@@ -3,16 +3,15 @@
 This module imports numpy and pandas: import it inside functions, not at start-up.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from pandas import DataFrame
 
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import REWARD
-from rollmill.errors import InputError
 from rollmill.metrics.estimate import Estimate
+from rollmill.metrics.estimators import Floats
 from rollmill.metrics.intervals import (
     RESAMPLES,
     SHARE,
@@ -22,24 +21,13 @@ from rollmill.metrics.intervals import (
     mean_estimate,
     ratio_estimate,
 )
-from rollmill.metrics.majority import majority_of
+from rollmill.metrics.majority import majority_of_pattern, vote_pattern
 from rollmill.metrics.task_scores import CORRECT_AT, TaskScores
-from rollmill.metrics.training import (
-    effective_batch_share,
-    length,
-    listed_tasks,
-    percentiles,
-    solve_rate,
-    zero_variance_share,
-)
+from rollmill.metrics.training import length, listed_tasks, percentiles, solve_rate
 
 ANSWER = "answer"
 MAX_K = 64
 """Draws beyond this are not among the default ones."""
-_PER_ROLLOUT: Final = (
-    ("truncation_rate", "truncated", SHARE),
-    ("tool_errors_per_rollout", "tool_errors", (0.0, np.inf)),
-)
 
 
 def summarize(
@@ -57,29 +45,28 @@ def summarize(
 
     Args:
         frame: one row per rollout: `_ng_task_index`, `_ng_rollout_index`, the score, and as far as they are known
-            `answer`, `truncated`, `tool_errors`, `output_tokens`, `total_tokens`, `seconds` and `turns`. Rollouts
-            without a finite score count as rollouts, but for nothing that has to do with scores. An empty frame needs
-            no columns.
+            `answer`, `truncated`, `tool_errors`, `output_tokens`, `seconds` and others. Rollouts without a finite score
+            do not count.
         score_field: column of the scores.
         expected: rollouts that the run is to have.
         failures: counts `by_class` and `by_boundary`, passed on.
-        ks: draw sizes; by default the powers of two up to the most rollouts of a task (at most 64), and that number.
+        ks: draw sizes; by default the powers of two up to the most rollouts of a task, and that number.
         seed: of the bootstrap, the sampled votes and the sampled points.
         resamples: of the bootstrap.
         correct_at: a rollout is correct when its score is at least this.
 
     Returns:
         A JSON object; `docs/metrics.md` defines each entry. With no rollouts, estimates have no value.
-
-    Raises:
-        InputError: no rollout has the score field, or a draw size is below 1.
     """
     scores = TaskScores(frame, score_field, correct_at=correct_at)
-    draws = default_ks(int(scores.n.max(initial=1))) if ks is None else _checked(ks)
-    votes, errors = _votes(scores, draws, seed)
-    estimates = _at_k(scores, draws, votes, seed=seed, resamples=resamples)
-    bounds = SHARE if scores.binary else UNBOUNDED
-    named = {"mean_reward": mean_estimate(scores.column(scores.means), bounds), **estimates, **_shares(scores)}
+    draws = list(ks) if ks is not None else default_ks(int(scores.n.max()) if len(scores) else 1)
+    columns = _columns(scores, draws, seed)
+    estimates = bootstrap_estimates(columns.values(), seed=seed, resamples=resamples)
+    named = {
+        "mean_reward": mean_estimate(scores.column(scores.means), SHARE if scores.binary else UNBOUNDED),
+        **dict(zip(columns, estimates, strict=True)),
+    }
+    named |= _ratios(scores)
     hardest, uncertain = listed_tasks(scores)
     return {
         "tasks": len(scores),
@@ -89,85 +76,72 @@ def summarize(
         "binary": scores.binary,
         "correct_at": correct_at,
         "estimates": {name: estimate.to_json() for name, estimate in named.items()},
-        **({"sampling_errors": errors} if errors else {}),
         "curve": [_curve_point(named, k) for k in draws],
-        "solve_rate": solve_rate(scores.n, scores.c),
+        "solve_rate": solve_rate(scores),
         "length": length(scores, seed=seed),
         "percentiles": percentiles(scores),
         "hardest": hardest,
         "most_uncertain": uncertain,
-        "failures": {"by_class": {}, "by_boundary": {}, **(failures or {})},
+        "failures": dict(failures or {"by_class": {}, "by_boundary": {}}),
     }
 
 
 def default_ks(most: int) -> list[int]:
     """Return the powers of two up to the most rollouts that a task has (at most 64), and that number itself."""
     top = min(most, MAX_K)
-    return sorted({2**power for power in range(top.bit_length())} | {top})
+    return sorted({2**power for power in range(top.bit_length()) if 2**power <= top} | {top})
 
 
-def _checked(ks: Sequence[int]) -> list[int]:
-    if wrong := [k for k in ks if k < 1]:
-        raise InputError(f"a draw has at least 1 rollout, got k = {wrong[0]}")
-    return sorted(set(ks))
+def _columns(scores: TaskScores, draws: Sequence[int], seed: int) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for k in draws:
+        columns[f"pass@{k}"] = scores.pass_at(k)
+        columns[f"pass^{k}"] = scores.pass_hat(k)
+        columns[f"best@{k}"] = scores.best_at(k)
+    columns |= _votes(scores, draws, seed)
+    spread = scores.spread()
+    same = np.where(np.isfinite(spread), (spread == 0).astype(float), np.nan)
+    columns["zero_variance_share"] = scores.column(same, 2)
+    return columns
 
 
-def _at_k(
-    scores: TaskScores, draws: Sequence[int], votes: Mapping[int, Column], *, seed: int, resamples: int
-) -> dict[str, Estimate]:
-    """Estimate everything that is about k rollouts: analytic where k is 1, which is a mean, else bootstrapped."""
-    named = {name: column for k in draws for name, column in _columns(scores, k, votes)}
-    single = {name: _mean_of_one(name, column, scores) for name, column in named.items() if name[-2:] in ("@1", "^1")}
-    several = {name: column for name, column in named.items() if name not in single}
-    found = bootstrap_estimates(several.values(), seed=seed, resamples=resamples)
-    estimates = {**single, **dict(zip(several, found, strict=True))}
-    return {name: estimates[name] for name in named}
+def _votes(scores: TaskScores, draws: Sequence[int], seed: int) -> dict[str, Column]:
+    """majority@k, where rollouts tell their answers."""
+    if ANSWER not in scores.frame or not scores.frame[ANSWER].notna().any():
+        return {}
+    answers = scores.frame[ANSWER].astype("category").cat.codes.to_numpy()
+    patterns = []
+    for start, size in zip(scores.starts.tolist(), scores.n.tolist(), strict=True):
+        given = [None if code < 0 else code for code in answers[start : start + size].tolist()]
+        patterns.append(vote_pattern(given, scores.correct[start : start + size].tolist()))
+    columns = {}
+    for k in draws:
+        values = np.full(len(scores), np.nan)
+        for task in np.flatnonzero(scores.n >= k).tolist():
+            values[task] = majority_of_pattern(*patterns[task], k, seed)
+        columns[f"majority@{k}"] = scores.column(values, k)
+    return columns
 
 
-def _mean_of_one(name: str, column: Column, scores: TaskScores) -> Estimate:
-    return mean_estimate(column, SHARE if scores.binary or not name.startswith("best") else UNBOUNDED)
-
-
-def _columns(scores: TaskScores, k: int, votes: Mapping[int, Column]) -> Iterator[tuple[str, Column]]:
-    yield f"pass@{k}", scores.pass_at(k)
-    yield f"pass^{k}", scores.pass_hat(k)
-    yield f"best@{k}", scores.best_at(k)
-    if k in votes:
-        yield f"majority@{k}", votes[k]
-
-
-def _votes(scores: TaskScores, draws: Sequence[int], seed: int) -> tuple[dict[int, Column], JsonObject]:
-    """Return majority@k by k where rollouts tell their answers, and the standard errors that sampling added."""
-    codes = scores.codes(ANSWER)
-    if codes is None:
-        return {}, {}
-    values = np.full((len(scores), len(draws)), np.nan)
-    variances = np.zeros(values.shape)
-    for same in scores.sizes:
-        found = majority_of(codes[same.rollouts], scores.correct[same.rollouts], draws, seed=seed)
-        values[same.tasks], variances[same.tasks] = found
-    used = np.maximum(np.isfinite(values).sum(axis=0), 1)
-    errors = np.sqrt(variances.sum(axis=0)) / used
-    return (
-        {k: scores.column(values[:, at], k) for at, k in enumerate(draws)},
-        {f"majority@{k}": float(errors[at]) for at, k in enumerate(draws) if errors[at] > 0},
-    )
-
-
-def _shares(scores: TaskScores) -> dict[str, Estimate]:
-    """Estimate numbers per rollout, of which tasks may have unlike many, and what groups give a trainer."""
+def _ratios(scores: TaskScores) -> dict[str, Estimate]:
+    """Numbers per rollout; tasks may have unlike numbers of them."""
     found: dict[str, Estimate] = {}
-    codes = scores.codes(ANSWER)
-    if codes is not None:
-        found["no_answer"] = ratio_estimate(*scores.totals(np.where(codes < 0, 1.0, 0.0)), SHARE)
-    for name, field, bounds in _PER_ROLLOUT:
-        if (values := scores.field(field)) is not None:
-            found[name] = ratio_estimate(*scores.totals(values), bounds)
-    return {
-        **found,
-        "zero_variance_share": zero_variance_share(scores.n, scores.spread),
-        "effective_batch_share": effective_batch_share(scores.n, scores.spread),
-    }
+    frame = scores.frame
+    if ANSWER in frame and frame[ANSWER].notna().any():
+        found["no_answer"] = _per_rollout(scores, frame[ANSWER].isna().to_numpy(dtype=float))
+    if "truncated" in frame:
+        found["truncation_rate"] = _per_rollout(scores, frame["truncated"].to_numpy(dtype=float))
+    if "tool_errors" in frame:
+        errors = frame["tool_errors"].to_numpy(dtype=float)
+        found["tool_errors_per_rollout"] = _per_rollout(scores, np.nan_to_num(errors), share=False)
+    useful = np.nan_to_num(scores.spread()) > 0
+    found["effective_batch_share"] = ratio_estimate(scores.n * useful.astype(float), scores.n, SHARE)
+    return found
+
+
+def _per_rollout(scores: TaskScores, values: Floats, *, share: bool = True) -> Estimate:
+    totals = scores.per_task(values)
+    return ratio_estimate(totals, scores.n, SHARE) if share else ratio_estimate(totals, scores.n, (0.0, np.inf))
 
 
 def _curve_point(named: Mapping[str, Estimate], k: int) -> JsonObject:
