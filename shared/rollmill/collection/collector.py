@@ -275,13 +275,21 @@ class Collector:
                 then()
 
     async def _seal(self, state: RunState, error: str = "") -> None:
+        if state == "finished" and self._owned:
+            await self._seal_finished()
+            return
         self.stats.stop(state, error)
-        if not self._owned:
-            return  # the manifest on disk is that of another process, or of the run as it was left
-        if state == "finished":
-            await self._write_manifest(state)
-        else:
+        if self._owned:  # else the manifest on disk is that of another process, or of the run as it was left
             await self._try_to_write_manifest(state)
+
+    async def _seal_finished(self) -> None:
+        """Nobody is told that the run is finished before its manifest says so."""
+        try:
+            await self._write_manifest("finished")
+        except StorageError as error:
+            self.stats.stop("failed", str(error))
+            raise
+        self.stats.stop("finished")
 
     async def _try_to_write_manifest(self, state: RunState) -> None:
         """Write it when something else matters more: the run that goes on, or the error that ended it."""
