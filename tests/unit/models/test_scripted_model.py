@@ -405,6 +405,16 @@ async def test_known_answers_are_given_without_calling_a_tool(tmp_path: Path) ->
     assert boxed(response) == "0.5"
 
 
+async def test_scripted_answers_are_given_as_they_are(tmp_path: Path) -> None:
+    texts = {"right": ["yes, **so**"], "wrong": ["no", "never"]}
+    path = write_tasks(tmp_path / "tasks.jsonl", [task("q", "boxed otherwise", scripted_answers=texts)])
+
+    right, wrong = await knowing(path, skill=1.0), await knowing(path, skill=0.0)
+
+    assert {answer_text(await right.respond(request("q"))) for _ in range(20)} == {"yes, **so**"}
+    assert {answer_text(await wrong.respond(request("q"))) for _ in range(20)} == {"no", "never"}
+
+
 async def test_several_files_nested_fields_and_lists_of_answers_are_read(tmp_path: Path) -> None:
     nested = {"responses_create_params": {"input": "nested"}, "verifier_metadata": {"expected_answer": "deep"}}
     one = write_tasks(tmp_path / "one.jsonl", [nested, {"responses_create_params": {"input": "no answer"}}])
@@ -428,6 +438,10 @@ GOOD = json.dumps(task("half", "0.5"))
         ('{"responses_create_params": {"input": 3}, "expected_answer": "1"}\n', ":1: "),
         ('{"responses_create_params": {"input": "x"}}\n', ": no task has an `expected_answer`"),
         ("", ": no task has an `expected_answer`"),
+        (
+            '{"responses_create_params": {"input": "x"}, "scripted_answers": {"right": ["a"], "wrong": []}}',
+            ":1: `scripted_answers.wrong` must be a list of at least one text",
+        ),
     ],
 )
 async def test_a_wrong_answers_file_is_a_config_error_with_its_place(tmp_path: Path, content: str, where: str) -> None:

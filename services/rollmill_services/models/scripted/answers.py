@@ -5,13 +5,15 @@ from decimal import Decimal
 from pathlib import Path
 
 from rollmill.artifacts.reader import iter_lines, parse_line
-from rollmill.contracts.json import JsonValue
+from rollmill.contracts.json import JsonObject, JsonValue
 from rollmill.contracts.rows import PARAMS, Row, field
 from rollmill.errors import ConfigError, InputError
 from rollmill.openai import normalize_input
 from rollmill.openai.items import as_json_text, as_object
 from rollmill_services.models.scripted.draws import Draws, input_digest
 
+SCRIPTED = "scripted_answers"
+"""Row field `{"right": [text, ...], "wrong": [text, ...]}`."""
 _NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
 _THOUGHTS = (
     "Let me read the question once more.",
@@ -62,10 +64,26 @@ class KnownAnswer:
         return f"{' '.join(thoughts)}\n\n{result}"  # some verifiers take the last line
 
 
-def load_answers(paths: list[str], *, mean_skill: float, seed: int) -> dict[bytes, KnownAnswer]:
+@dataclass(frozen=True, slots=True)
+class KnownTexts:
+    """Whole answers to one task, as its file has them: for verdicts that look at more than one boxed result."""
+
+    right: tuple[str, ...]
+    wrong: tuple[str, ...]
+    skill: float
+    """Probability that the model gives one of the right answers."""
+
+    def reply(self, draws: Draws) -> str:
+        """Pick an answer."""
+        texts = self.right if draws.unit("right") < self.skill else self.wrong
+        return draws.pick("text", texts)
+
+
+def load_answers(paths: list[str], *, mean_skill: float, seed: int) -> dict[bytes, KnownAnswer | KnownTexts]:
     """Read task files into answers by the digest of the task's normalised input.
 
-    Rows without `expected_answer` are left out; of rows with the same input the first counts.
+    A row's `scripted_answers` are given as they are; else its `expected_answer` is boxed. Rows with neither are left
+    out; of rows with the same input the first counts.
 
     Args:
         paths: JSONL files.
@@ -73,30 +91,49 @@ def load_answers(paths: list[str], *, mean_skill: float, seed: int) -> dict[byte
         seed: decides each task's skill, together with its input.
 
     Raises:
-        ConfigError: a file cannot be read, a line is not a task with an input, or no task of a file has an
-            `expected_answer`; names file and line.
+        ConfigError: a file cannot be read, a line is not a task with an input or has malformed `scripted_answers`,
+            or no task of a file has an answer; names file and line.
     """
-    answers: dict[bytes, KnownAnswer] = {}
+    answers: dict[bytes, KnownAnswer | KnownTexts] = {}
     for path in map(Path, paths):
         found = False
-        for digest, row in _rows_by_input(path):
-            expected = _text(field(row, "expected_answer"))
-            if expected is None:
-                continue
-            found = True
+        for where, digest, row in _rows_by_input(path):
             skill = Draws(b"task", seed, digest).beta("skill", mean_skill)
-            thinks = field(row, "extraction_mode") != "full_response"
-            answers.setdefault(digest, KnownAnswer(expected, _other_letters(row, expected), skill, thinks))
+            known = _known_answer(row, skill, where)
+            if known is not None:
+                found = True
+                answers.setdefault(digest, known)
         if not found:
-            raise ConfigError(f"{path}: no task has an `expected_answer`, so the model can answer none of them")
+            raise ConfigError(
+                f"{path}: no task has an `expected_answer` or `{SCRIPTED}`, so the model can answer none of them"
+            )
     return answers
 
 
-def _rows_by_input(path: Path) -> Iterator[tuple[bytes, Row]]:
+def _known_answer(row: Row, skill: float, where: str) -> KnownAnswer | KnownTexts | None:
+    texts = field(row, SCRIPTED)
+    if texts is not None:
+        given = as_object(texts)
+        return KnownTexts(_listed(given, "right", where), _listed(given, "wrong", where), skill)
+    expected = _text(field(row, "expected_answer"))
+    if expected is None:
+        return None
+    thinks = field(row, "extraction_mode") != "full_response"
+    return KnownAnswer(expected, _other_letters(row, expected), skill, thinks)
+
+
+def _listed(texts: JsonObject, name: str, where: str) -> tuple[str, ...]:
+    found = texts.get(name)
+    if not isinstance(found, list) or not found or not all(isinstance(text, str) for text in found):
+        raise ConfigError(f"{where}: `{SCRIPTED}.{name}` must be a list of at least one text")
+    return tuple(map(str, found))
+
+
+def _rows_by_input(path: Path) -> Iterator[tuple[str, bytes, Row]]:
     try:
         for number, line in iter_lines(path):
-            row = parse_line(path, number, line)
-            yield _row_digest(row, f"{path}:{number}"), row
+            row, where = parse_line(path, number, line), f"{path}:{number}"
+            yield where, _row_digest(row, where), row
     except ConfigError:
         raise
     except InputError as error:

@@ -8,7 +8,7 @@ from rollmill.openai import new_response, normalize_input, text_message
 from rollmill.openai.items import as_json_text
 from rollmill.openai.requests import merge_extra_body
 from rollmill.server.model import Model
-from rollmill_services.models.scripted.answers import KnownAnswer, load_answers
+from rollmill_services.models.scripted.answers import KnownAnswer, KnownTexts, load_answers
 from rollmill_services.models.scripted.draws import Draws, RepeatCounter, input_digest
 from rollmill_services.models.scripted.script import (
     Conversation,
@@ -41,7 +41,7 @@ class Scripted(Model):
         self._skill = settings.skill
         self._seed = settings.seed
         self._delay = settings.delay_seconds
-        self._answers: dict[bytes, KnownAnswer] = {}
+        self._answers: dict[bytes, KnownAnswer | KnownTexts] = {}
         self._repeats = RepeatCounter()
 
     async def startup(self) -> None:
