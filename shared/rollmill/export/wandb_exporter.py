@@ -43,10 +43,12 @@ class WandbExporter:
             settings=_settings(),
         )
         with tracked:
-            tracked.config.update({**run.params, "state": run.state}, allow_val_change=True)
+            config = {**run.params, "state": run.state}
+            tracked.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]
             table = wandb.Table(columns=list(COLUMNS), data=[list(line) for line in run.rollouts])
             tracked.log({**run.metrics, **({"rollouts": table} if run.rollouts else {})}, step=run.step)
-            tracked.summary.update(run.metrics)  # type: ignore[no-untyped-call] # W&B leaves out a step that it already has
+            # W&B leaves out a step that it already has.
+            tracked.summary.update(run.metrics)  # type: ignore[no-untyped-call]
             if not tracked.offline:
                 return str(tracked.url or "nowhere: W&B is disabled")
             folder = tracked.settings.sync_dir
@@ -66,6 +68,7 @@ def _settings() -> "Settings":
         x_disable_meta=True,
         x_disable_stats=True,
         x_disable_machine_info=True,
+        x_save_requirements=False,
         login_timeout=LOGIN_SECONDS,
         init_timeout=INIT_SECONDS,
         finish_timeout=UPLOAD_SECONDS,
