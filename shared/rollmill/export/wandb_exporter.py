@@ -48,7 +48,7 @@ class WandbExporter:
             table = wandb.Table(columns=list(COLUMNS), data=[list(line) for line in run.rollouts])
             tracked.log({**run.metrics, **({"rollouts": table} if run.rollouts else {})}, step=run.step)
             # W&B leaves out a step that it already has.
-            tracked.summary.update(run.metrics)  # type: ignore[no-untyped-call]
+            tracked.summary.update(run.metrics)
             if not tracked.offline:
                 return str(tracked.url or "nowhere: W&B is disabled")
             folder = tracked.settings.sync_dir

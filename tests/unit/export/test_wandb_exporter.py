@@ -3,6 +3,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import wandb
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
 from rollmill.contracts.json import JsonObject, loads
@@ -56,6 +57,7 @@ class Offline:
 
 
 def offline_runs(directory: Path) -> list[Offline]:
+    wandb.teardown()  # its process writes the last of a file when it ends
     return [Offline(folder) for folder in sorted((directory / "wandb").glob("offline-run-*"))]
 
 
@@ -100,8 +102,6 @@ def test_nothing_of_this_machine_is_told(tmp_path: Path, make_run: MakeRun) -> N
 
 
 def test_a_run_that_the_caller_has_open_stays_open(tmp_path: Path, make_run: MakeRun) -> None:
-    import wandb
-
     own = wandb.init(project="own", mode="offline", dir=str(tmp_path), settings=wandb.Settings(silent=True))
     exporter(tmp_path / "other").export(make_run(rollouts=[]))
 
