@@ -1,6 +1,7 @@
 """`rollmill export`: a run in experiment trackers."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rollmill.export.exporter import ExportedRun, Exporter
 
 MAX_ROLLOUTS: Final = 1000
+_CREDENTIALS: Final = re.compile(r"//[^/\s]+@")
 
 
 def export(  # noqa: PLR0913 (one parameter for each option of the command)
@@ -92,6 +94,6 @@ def _deliver(run: "ExportedRun", exporters: "Mapping[Tracker, Exporter]") -> dic
 
 
 def _told(error: Exception) -> str:
-    """Return the first line of an error: trackers' libraries write long ones."""
+    """Return the first line of an error, without the password of an address: trackers' libraries tell all they know."""
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return _CREDENTIALS.sub("//***@", lines[0]) if lines else type(error).__name__

@@ -88,6 +88,13 @@ def test_a_failing_tracker_is_a_warning_and_the_others_get_the_run(
     assert result.stdout.startswith("tensorboard: ")
 
 
+def test_the_password_of_a_tracking_uri_is_not_told(write_run: WriteRun) -> None:
+    result = run("export", write_run().rollouts, "--to", "mlflow", "--tracking-uri", "ftp://someone:secret@example.org")
+
+    assert (result.exit_code, "secret" in result.output) == (1, False)
+    assert "ftp://***@example.org" in result.stderr
+
+
 def test_every_exporter_gets_its_turn_whatever_the_others_do(make_run: MakeRun, tmp_path: Path) -> None:
     works = open_exporters([Tracker.TENSORBOARD], ExportSettings(tensorboard_dir=tmp_path))[Tracker.TENSORBOARD]
     outcomes = dict(export_run(make_run(), {Tracker.WANDB: Broken(), Tracker.TENSORBOARD: works}))
