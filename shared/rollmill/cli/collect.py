@@ -1,9 +1,12 @@
 """`rollmill collect`: tasks in, graded rollouts out."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from rollmill.export.exporters import ExportSettings, Tracker, open_exporters
 
 Split = Literal["train", "validation", "benchmark"]
 
@@ -57,6 +60,16 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
     aggregate: Annotated[
         bool, typer.Option("--aggregate/--no-aggregate", help="Compute metrics at the end.", rich_help_panel=_OUTPUT)
     ] = True,
+    export: Annotated[
+        list[Tracker] | None,
+        typer.Option(help="Tracker that gets the run at its end, as by `rollmill export`.", rich_help_panel=_OUTPUT),
+    ] = None,
+    export_rollouts: Annotated[
+        bool,
+        typer.Option(
+            "--export-rollouts/--no-export-rollouts", help="With a table of rollouts.", rich_help_panel=_OUTPUT
+        ),
+    ] = True,
     temperature: Annotated[float | None, typer.Option(min=0, rich_help_panel=_SAMPLING)] = None,
     top_p: Annotated[float | None, typer.Option(min=0, max=1, rich_help_panel=_SAMPLING)] = None,
     max_output_tokens: Annotated[int | None, typer.Option(min=1, rich_help_panel=_SAMPLING)] = None,
@@ -89,6 +102,7 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
 ) -> None:
     """Run tasks through their agents and write graded rollouts. Ctrl-C stops cleanly; --resume goes on."""
     from rollmill.cli.collecting import Source, run_collection
+    from rollmill.cli.export import export_collected
     from rollmill.cli.values import parse_options, parse_params, parse_repeats
 
     options = parse_options(
@@ -111,7 +125,9 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
         raise typer.BadParameter("choose one of --resume and --overwrite")
     if input_file and split:
         raise typer.BadParameter("choose one of --input and --split")
+    exporters = open_exporters(export or (), ExportSettings.from_environment(os.environ))
     source = Source(config=config, head=head, embedded=embedded, input=input_file, split=split)
     status = run_collection(source, output, options, prompt_config, resume=resume, overwrite=overwrite)
+    export_collected(output, exporters, rollouts=export_rollouts)
     if status.failed:
         raise typer.Exit(3)

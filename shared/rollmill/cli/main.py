@@ -9,6 +9,7 @@ from rollmill.cli.collect import collect
 from rollmill.cli.compare import compare
 from rollmill.cli.console import LOG_LEVELS, checked_level, emit, guarded
 from rollmill.cli.down import down
+from rollmill.cli.export import export
 from rollmill.cli.list import list_services
 from rollmill.cli.profile import profile
 from rollmill.cli.render import render
@@ -29,6 +30,7 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     ("profile", profile),
     ("compare", compare),
     ("select", select),
+    ("export", export),
     ("aggregate", aggregate),
     ("reverify", reverify),
     ("render", render),

@@ -26,6 +26,8 @@ def summarize_agents(
         Summaries by name, also of agents with no finished rollout yet; the name is empty for rollouts that name none.
     """
     frame = columns.frame
+    if REWARD not in frame:  # no rollout is finished yet
+        frame = frame.assign(**{REWARD: float("nan")})
     agents = frame["agent"].astype(object).where(frame["agent"].notna(), "")
     names = sorted({*map(str, agents.unique()), *columns.expected, *columns.failures_by_agent})
     summaries = {}
