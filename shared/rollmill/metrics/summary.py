@@ -21,9 +21,9 @@ from rollmill.metrics.intervals import (
     mean_estimate,
     ratio_estimate,
 )
-from rollmill.metrics.majority import majority_of_pattern, vote_pattern
 from rollmill.metrics.task_scores import CORRECT_AT, TaskScores
 from rollmill.metrics.training import length, listed_tasks, percentiles, solve_rate
+from rollmill.metrics.votes import Votes
 
 ANSWER = "answer"
 MAX_K = 64
@@ -109,18 +109,9 @@ def _votes(scores: TaskScores, draws: Sequence[int], seed: int) -> dict[str, Col
     """majority@k, where rollouts tell their answers."""
     if ANSWER not in scores.frame or not scores.frame[ANSWER].notna().any():
         return {}
-    answers = scores.frame[ANSWER].astype("category").cat.codes.to_numpy()
-    patterns = []
-    for start, size in zip(scores.starts.tolist(), scores.n.tolist(), strict=True):
-        given = [None if code < 0 else code for code in answers[start : start + size].tolist()]
-        patterns.append(vote_pattern(given, scores.correct[start : start + size].tolist()))
-    columns = {}
-    for k in draws:
-        values = np.full(len(scores), np.nan)
-        for task in np.flatnonzero(scores.n >= k).tolist():
-            values[task] = majority_of_pattern(*patterns[task], k, seed)
-        columns[f"majority@{k}"] = scores.column(values, k)
-    return columns
+    answers = scores.frame[ANSWER].astype("category").cat.codes.to_numpy(dtype=np.int64)
+    votes = Votes(scores, answers, seed=seed)
+    return {f"majority@{k}": votes.majority_at(k) for k in draws}
 
 
 def _ratios(scores: TaskScores) -> dict[str, Estimate]:

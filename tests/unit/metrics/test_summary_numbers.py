@@ -90,6 +90,28 @@ def test_majority_is_what_enumerating_every_draw_gives(
     assert majority_at_k([a for a, _ in shuffled], [r for _, r in shuffled], k) == pytest.approx(slow)
 
 
+@given(st.lists(votes, min_size=1, max_size=6), st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_vote_of_many_tasks_is_the_mean_of_their_votes_in_any_order(
+    cast: list[list[tuple[str | None, bool]]], data: st.DataObject
+) -> None:
+    tasks = [data.draw(st.permutations(task)) for task in cast]
+    rows = frame(
+        [[float(right) for _, right in task] for task in tasks],
+        answer=[answer for task in tasks for answer, _ in task],
+    )
+    estimates = summarize(rows, resamples=5)["estimates"]
+
+    if all(answer is None for task in cast for answer, _ in task):
+        assert "majority@1" not in estimates
+        return
+    for k in default_ks(max(map(len, cast))):
+        allowed = [task for task in cast if len(task) >= k]
+        expected = [majority_at_k([a for a, _ in task], [right for _, right in task], k) for task in allowed]
+        assert estimates[f"majority@{k}"]["value"] == pytest.approx(sum(expected) / len(expected))
+        assert estimates[f"majority@{k}"]["tasks_used"] == len(allowed)
+
+
 def test_a_large_vote_is_sampled_close_to_the_truth_and_the_same_each_time() -> None:
     answers = [f"wrong {i}" for i in range(40)] + ["right"] * 12
     groups, silent = vote_pattern(answers, [answer == "right" for answer in answers])
