@@ -106,6 +106,7 @@ class RunningProfile:
         return {
             "tasks": len(groups),
             "rollouts": rollouts,
+            "unscored": rollouts - int(self._score.count[groups].sum()),
             "score_field": self._score_fields.get(name, REWARD),
             "binary": agent not in self._graded,
             "correct_at": self._correct_at,

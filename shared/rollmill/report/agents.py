@@ -7,7 +7,7 @@ from rollmill.contracts.json import JsonObject
 from rollmill.report.figures import best_figure, curve_figure, length_figure, solve_rate_figure
 from rollmill.report.headlines import Headline, headlines
 from rollmill.report.markup import Content, Markup, tag
-from rollmill.report.numbers import NOTHING, compact, count, plural
+from rollmill.report.numbers import NOTHING, compact, count, extent
 from rollmill.report.tables import Link, estimates_table, failure_table, percentile_table, table, task_table
 
 _SHARED: Final = ("mean_reward", "zero_variance_share", "truncation_rate")
@@ -50,11 +50,11 @@ def agent_section(at: int, name: str, summary: JsonObject, link: Link) -> Markup
     """
     heading = tag("h2", tag("bdi", name or "no agent"), id=agent_anchor(at))
     if not summary.get("rollouts"):
-        return tag("section", heading, tag("p", _extent(summary)), _failures(summary))
+        return tag("section", heading, tag("p", f"{extent(summary)}."), _failures(summary))
     return tag(
         "section",
         heading,
-        tag("p", _extent(summary), " ", _scoring(summary)),
+        tag("p", f"{extent(summary)}.", " ", _scoring(summary)),
         tag("dl", [_tile(headline) for headline in headlines(summary)], class_="tiles"),
         _figures(summary),
         tag("div", _tasks(summary, link), class_="lists"),
@@ -67,14 +67,6 @@ def _figures(summary: JsonObject) -> Markup:
     drawn = [draw(summary) for draw in (solve_rate_figure, curve_figure, best_figure, length_figure)]
     figures = [figure for figure in drawn if figure is not None]
     return tag("div", figures, class_="figures four" if len(figures) == 4 else "figures")
-
-
-def _extent(summary: JsonObject) -> str:
-    tasks, done = plural(int(summary.get("tasks") or 0), "task"), int(summary.get("rollouts") or 0)
-    expected = summary.get("expected_rollouts")
-    if expected is None or expected == done:
-        return f"{tasks}, {plural(done, 'rollout')}."
-    return f"{tasks}, {count(done)} of {plural(int(expected), 'rollout')}."
 
 
 def _scoring(summary: JsonObject) -> str:
