@@ -11,6 +11,7 @@ from rollmill.report.numbers import NOTHING, compact, count, extent
 from rollmill.report.tables import Link, estimates_table, failure_table, percentile_table, table, task_table
 
 _SHARED: Final = ("mean_reward", "zero_variance_share", "truncation_rate")
+_NO_FAILURE: Final = tag("p", "No attempt failed.", class_="quiet")
 
 
 def agent_anchor(at: int) -> str:
@@ -49,8 +50,9 @@ def agent_section(at: int, name: str, summary: JsonObject, link: Link) -> Markup
         link: makes the link to a rollout.
     """
     heading = tag("h2", tag("bdi", name or "no agent"), id=agent_anchor(at))
+    failed = failure_table(summary.get("failures") or {})
     if not summary.get("rollouts"):
-        return tag("section", heading, tag("p", f"{extent(summary)}."), _failures(summary))
+        return tag("section", heading, tag("p", f"{extent(summary)}."), failed or _NO_FAILURE)
     return tag(
         "section",
         heading,
@@ -58,7 +60,8 @@ def agent_section(at: int, name: str, summary: JsonObject, link: Link) -> Markup
         tag("dl", [_tile(headline) for headline in headlines(summary)], class_="tiles"),
         _figures(summary),
         tag("div", _tasks(summary, link), class_="lists"),
-        tag("div", percentile_table(summary.get("percentiles", {})), _failures(summary), class_="lists"),
+        tag("div", percentile_table(summary.get("percentiles", {})), failed, class_="lists"),
+        None if failed else _NO_FAILURE,
         tag("details", tag("summary", "Every estimate"), estimates_table(summary.get("estimates", {})), class_="plain"),
     )
 
@@ -90,8 +93,3 @@ def _tile(headline: Headline) -> Markup:
 def _tasks(summary: JsonObject, link: Link) -> list[Markup]:
     named = (("Hardest tasks", "hardest"), ("Most uncertain tasks", "most_uncertain"))
     return [task_table(caption, summary[name], link) for caption, name in named if summary.get(name)]
-
-
-def _failures(summary: JsonObject) -> Markup | None:
-    failures = summary.get("failures") or {}
-    return failure_table(failures) or tag("p", "No attempt failed.", class_="quiet")
