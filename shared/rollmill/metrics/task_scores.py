@@ -36,10 +36,11 @@ class TaskScores:
     """
 
     def __init__(self, frame: DataFrame, score_field: str, *, correct_at: float = CORRECT_AT) -> None:
-        finite = np.isfinite(frame[score_field].to_numpy(dtype=float))
+        known = frame[score_field].to_numpy(dtype=float) if score_field in frame else np.full(len(frame), np.nan)
+        finite = np.isfinite(known)
         scored = frame if finite.all() else frame[finite]
         tasks = scored[TASK_INDEX].to_numpy(dtype=np.int64)
-        scores = scored[score_field].to_numpy(dtype=float)
+        scores = known[finite]
         order = np.lexsort((scores, tasks))
         self.scores: Floats = scores[order]
         """Sorted by task and then by score, shape (rollouts,)."""
