@@ -185,12 +185,14 @@ def measure_following(rollouts: Path) -> dict[str, float]:
 
     profiler = Profiler(RunStore(rollouts.parent), max_rows=1)
     asked: list[tuple[float, int]] = []  # seconds and rollouts of each query
+    worked: list[float] = []  # CPU of each
 
     def ask() -> int:
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         body = profiler.live("x")
         dumps(body)
         asked.append((time.perf_counter() - began, body["rollouts"]))
+        worked.append(time.process_time() - busy)
         return int(body["rollouts"])
 
     ask()  # there is nothing yet; libraries are imported here
@@ -220,6 +222,7 @@ def measure_following(rollouts: Path) -> dict[str, float]:
         "p99": times[len(times) * 99 // 100],
         "most": times[-1],
         "query": sorted(seconds for seconds, _ in asked)[2],
+        "query CPU": sorted(worked[-5:])[2],
         "live memory": memory,
         "summary": summary,
     }
@@ -327,12 +330,12 @@ def follow(expected: int) -> tuple[dict[str, float], str]:
         begin_run(files, expected)
         files.rollouts.touch()
         found = run("following", files.rollouts)
+    times = {name: f"{found[name] * 1e3:.0f} ms" for name in ("median", "p99", "most", "query", "query CPU")}
     told = (
-        f"While {found['rollouts']:,} rollouts were appended: {found['queries']:,} live queries found something "
-        f"new, half of them {found['new']:,} rollouts or more; median {found['median'] * 1e3:.0f} ms, p99 {found['p99'] * 1e3:.0f} "
-        f"ms, longest {found['most'] * 1e3:.0f} ms, {found['live memory']:.0f} MB. At the end, one after "
-        f"{NEW_ROLLOUTS:,} new rollouts {found['query'] * 1e3:.0f} ms, and the first summary with intervals "
-        f"{found['summary']:.2f} s."
+        f"While {found['rollouts']:,} rollouts were appended: {found['queries']:,} live queries found something new, "
+        f"half of them {found['new']:,} rollouts or more; median {times['median']}, p99 {times['p99']}, longest "
+        f"{times['most']}; {found['live memory']:.0f} MB. At the end, one after {NEW_ROLLOUTS:,} new rollouts "
+        f"{times['query']} ({times['query CPU']} of CPU), the first summary with intervals {found['summary']:.2f} s."
     )
     return found, told
 

@@ -73,7 +73,7 @@ def summarize(
         "correct_at": correct_at,
         "estimates": {name: estimate.to_json() for name, estimate in named.items()},
         "curve": [_curve_point(named, k) for k in draws],
-        "solve_rate": solve_rate(scores),
+        "solve_rate": solve_rate(scores.c / np.maximum(scores.n, 1)),
         "length": length(scores, seed=seed),
         "percentiles": percentiles(scores),
         "hardest": hardest,
