@@ -69,8 +69,9 @@ class Groups:
         ordered = dict.fromkeys([*first, *self._fields])
         ordered.pop(_ROLLOUT_ID, None)  # the name is taken; its statistics are still in the task's row
         columns: DataFrame = self.frame[[*KEYS, *ordered]]
-        for numbers in records(columns, self._integers):
-            yield {_ROLLOUT_ID: f"{numbers[TASK_INDEX]}:{numbers[ROLLOUT_INDEX]}", **numbers}
+        keys = zip(self.frame[TASK_INDEX].tolist(), self.frame[ROLLOUT_INDEX].tolist(), strict=True)
+        ids = [f"{task}:{rollout}" for task, rollout in keys]
+        return records(columns, self._integers, {_ROLLOUT_ID: ids})
 
 
 def completion(done: int, expected: int) -> JsonObject:
