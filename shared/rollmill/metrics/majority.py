@@ -89,7 +89,9 @@ def _draws(sizes: Sequence[int], k: int) -> Iterator[tuple[list[int], int]]:
 
 def _sampled(groups: tuple[Group, ...], unanswered: int, k: int, seed: int) -> float:
     sizes, correct = zip(*groups, strict=True)
-    draws = np.random.default_rng(seed).multivariate_hypergeometric([*sizes, unanswered], k, size=DRAWS)[:, :-1]
+    # Each pattern has draws of its own: errors that all tasks share would not cancel in their mean.
+    rng = np.random.default_rng([seed, k, unanswered, *sizes])
+    draws = rng.multivariate_hypergeometric([*sizes, unanswered], k, size=DRAWS)[:, :-1]
     most = draws.max(axis=1, keepdims=True)
     tied = (draws == most) & (most > 0)
     return float(np.mean(tied @ np.array(correct) / np.maximum(tied.sum(axis=1), 1)))
