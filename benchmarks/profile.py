@@ -1,6 +1,7 @@
 """How fast is a profile, from JSONL and from the column file, and how fast is a live query?
 
 Run:  python benchmarks/profile.py [--tasks 20000] [--repeats 8] [--large] [--json out.json]
+      python benchmarks/profile.py --live 1000000
 
 The data is made first: rollouts of 4 KB with a reasoning item, a tool call and an answer, 11 numeric fields, and their
 input rows. Each number is taken in a fresh process. "read" and "statistics" leave out what it takes to start Python and
@@ -13,18 +14,20 @@ The reference computes the same statistics per task with a plain `groupby.apply`
 import argparse
 import json
 import os
-import random
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice, pairwise
 from pathlib import Path
 
 import psutil
 
+from profile_data import begin_run, lines, make_run
 from report import machine, table, write_results
 
 SECONDS, MEGABYTES = "{:.2f} s", "{:.0f} MB"
@@ -33,88 +36,8 @@ LARGE_TASKS = 200_000
 NEW_ROLLOUTS = 1000
 REFERENCE_TASKS = 2000
 NEEDED_BYTES_PER_ROLLOUT = 5500
-
-
-# --- data -----------------------------------------------------------------------------------------------------------
-
-
-def make_run(folder: Path, tasks: int, repeats: int) -> Path:
-    """Write a run's rollouts, input rows and manifest; return the path of the rollouts."""
-    from rollmill.artifacts.files import RunFiles
-    from rollmill.artifacts.manifest import Counts, Digests, Manifest
-    from rollmill.contracts.runs import AgentProgress
-
-    files = RunFiles.at(folder / "x.jsonl")
-    total = tasks * repeats
-    with files.rollouts.open("wb") as rollouts, files.inputs.open("wb") as inputs:
-        for line, row in lines(tasks, repeats):
-            rollouts.write(line)
-            inputs.write(row)
-    Manifest(
-        run_id="x",
-        state="running",
-        counts=Counts(expected=total, completed=total),
-        agents={"weather_agent": AgentProgress(expected=total, completed=total)},
-        digests=Digests(input="", overrides=""),
-    ).write(files.manifest)
-    return files.rollouts
-
-
-def lines(tasks: int, repeats: int, first_task: int = 0) -> Iterator[tuple[bytes, bytes]]:
-    """Yield lines of rollouts and of their input rows."""
-    from rollmill.contracts.json import dumps
-
-    rng = random.Random(first_task)
-    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(2000)]
-    texts = [" ".join(rng.choices(words, k=150)) for _ in range(300)]
-    for task in range(first_task, first_task + tasks):
-        difficulty = rng.random()
-        for index in range(repeats):
-            row = input_row(task, index, texts[task % len(texts)])
-            yield dumps(row | outcome(rng, texts, right=rng.random() > difficulty)) + b"\n", dumps(row) + b"\n"
-
-
-def input_row(task: int, index: int, question: str) -> dict[str, object]:
-    """Make one materialized row."""
-    tool = {"type": "function", "name": "get_weather", "strict": True, "parameters": {"type": "object"}}
-    return {
-        "_ng_task_index": task,
-        "_ng_rollout_index": index,
-        "agent_ref": {"type": "responses_api_agents", "name": "weather_agent"},
-        "responses_create_params": {"input": [{"role": "user", "content": question[:600]}], "tools": [tool]},
-        "expected_answer": "A",
-    }
-
-
-def outcome(rng: random.Random, texts: list[str], *, right: bool) -> dict[str, object]:
-    """Make what a rollout adds to its row."""
-    written = rng.randint(20, 4000)
-    said = {"type": "output_text", "text": rng.choice(texts), "annotations": []}
-    output: list[dict[str, object]] = [
-        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": rng.choice(texts)}]},
-        {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"city": "Paris"}'},
-        {"type": "function_call_output", "call_id": "call_1", "output": '{"temperature": 21, "unit": "C"}'},
-        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [said]},
-    ]
-    usage = {
-        "input_tokens": 700,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": 10},
-        "total_tokens": 700 + written,
-    }
-    return {
-        "response": {"id": "r", "model": "m", "output": output, "incomplete_details": None, "usage": usage},
-        "reward": float(right),
-        "extracted_answer": "A" if right else rng.choice("BCD"),
-        "accuracy": right,
-        "format_ok": True,
-        "library_reward": float(right),
-        "num_tool_calls": 1,
-        "latency_ms": rng.random() * 1000,
-        "reward_components": {"answer": float(right), "format": 0.5},
-        "_rollmill": {"seconds": rng.random() * 9, "started_at": 1754000000.25, "attempt": 0},
-    }
+LIVE_REPEATS, BATCH = 8, 1000
+RSS_UNIT = 1e-6 if sys.platform == "darwin" else 1024e-6  # of `ru_maxrss`, in megabytes
 
 
 # --- what is measured, each in a process of its own -----------------------------------------------------------------
@@ -234,11 +157,84 @@ def measure_reference(rollouts: Path) -> dict[str, float]:
     return {"statistics": seconds * frame["_ng_task_index"].nunique() / tasks["_ng_task_index"].nunique()}
 
 
+def measure_append(rollouts: Path) -> dict[str, float]:
+    """Append input rows and rollouts, as a collector does, until there are as many as the manifest expects."""
+    from rollmill.artifacts.files import RunFiles
+    from rollmill.artifacts.manifest import read_manifest
+
+    files = RunFiles(rollouts)
+    manifest = read_manifest(files.manifest)
+    made = lines(manifest.counts.expected // LIVE_REPEATS if manifest else 0, LIVE_REPEATS)
+    began = time.perf_counter()
+    with rollouts.open("ab") as outcomes, files.inputs.open("ab") as inputs:
+        while batch := list(islice(made, BATCH)):
+            inputs.writelines(row for _, row in batch)
+            inputs.flush()
+            outcomes.writelines(line for line, _ in batch)
+            outcomes.flush()
+    return {"seconds": time.perf_counter() - began}
+
+
+def measure_following(rollouts: Path) -> dict[str, float]:
+    """Ask the profiler again and again while another process appends to the run, and then at its full size."""
+    from rollmill.artifacts.run_store import RunStore
+    from rollmill.contracts.json import dumps
+    from rollmill_services.profiler.profiler import Profiler
+    from rollmill_services.profiler.rendering import render
+    from rollmill_services.profiler.requests import RunView
+
+    profiler = Profiler(RunStore(rollouts.parent), max_rows=1)
+    asked: list[tuple[float, int]] = []  # seconds and rollouts of each query
+    worked: list[float] = []  # CPU of each
+
+    def ask() -> int:
+        began, busy = time.perf_counter(), time.process_time()
+        body = profiler.live("x")
+        dumps(body)
+        asked.append((time.perf_counter() - began, body["rollouts"]))
+        worked.append(time.process_time() - busy)
+        return int(body["rollouts"])
+
+    ask()  # there is nothing yet; libraries are imported here
+    asked.clear()
+    arguments = [__file__, "--measure", "append", "--rollouts", str(rollouts)]
+    with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL) as writer:
+        while writer.poll() is None:
+            ask()
+    total = ask()
+    while_collecting = asked[:]
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
+    summary = timed(lambda: render(profiler.of_run("x", allow_partial=True), RunView(level="summary")))
+    asked.clear()
+    for attempt in range(5):
+        new = [line for line, _ in lines(NEW_ROLLOUTS // LIVE_REPEATS, LIVE_REPEATS, total + attempt * NEW_ROLLOUTS)]
+        with rollouts.open("ab") as file:
+            file.writelines(new)
+        ask()
+    pairs = pairwise([(0.0, 0), *while_collecting])
+    telling = [(seconds, after - before) for (_, before), (seconds, after) in pairs if after > before]
+    times, steps = sorted(seconds for seconds, _ in telling), sorted(new for _, new in telling)
+    return {
+        "rollouts": total,
+        "queries": len(times),
+        "new": steps[len(steps) // 2],
+        "median": times[len(times) // 2],
+        "p99": times[len(times) * 99 // 100],
+        "most": times[-1],
+        "query": sorted(seconds for seconds, _ in asked)[2],
+        "query CPU": sorted(worked[-5:])[2],
+        "live memory": memory,
+        "summary": summary,
+    }
+
+
 MEASURES: dict[str, Callable[[Path], dict[str, float]]] = {
     "statistics": measure_statistics,
     "classic": measure_classic,
     "estimates": measure_estimates,
     "live": measure_live,
+    "append": measure_append,
+    "following": measure_following,
     "writing": measure_writing,
     "reference": measure_reference,
 }
@@ -262,7 +258,11 @@ def command(rollouts: Path) -> dict[str, float]:
 def observed(arguments: list[str]) -> tuple[str, dict[str, float]]:
     """Run a Python program; return what it prints, and its time, CPU and memory with those of its children."""
     before, began = os.times(), time.perf_counter()
-    process = psutil.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Libraries are compiled once, not each time they are imported: that is how they are found after installation.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = psutil.Popen(
+        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
     most, output, errors = 0, None, ""
     while output is None:
         with suppress(psutil.Error):
@@ -321,6 +321,25 @@ def show(results: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
+def follow(expected: int) -> tuple[dict[str, float], str]:
+    """Profile a run of that many rollouts while it is being collected; return the numbers and how to tell them."""
+    from rollmill.artifacts.files import RunFiles
+
+    with tempfile.TemporaryDirectory(prefix="rollmill-benchmark-") as folder:
+        files = RunFiles.at(Path(folder) / "x.jsonl")
+        begin_run(files, expected)
+        files.rollouts.touch()
+        found = run("following", files.rollouts)
+    times = {name: f"{found[name] * 1e3:.0f} ms" for name in ("median", "p99", "most", "query", "query CPU")}
+    told = (
+        f"While {found['rollouts']:,} rollouts were appended: {found['queries']:,} live queries found something new, "
+        f"half of them {found['new']:,} rollouts or more; median {times['median']}, p99 {times['p99']}, longest "
+        f"{times['most']}; {found['live memory']:.0f} MB. At the end, one after {NEW_ROLLOUTS:,} new rollouts "
+        f"{times['query']} ({times['query CPU']} of CPU), the first summary with intervals {found['summary']:.2f} s."
+    )
+    return found, told
+
+
 def _cell(found: dict[str, float], key: str) -> str:
     if key not in found:
         return ""
@@ -333,12 +352,18 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--large", action="store_true", help=f"also measure {LARGE_TASKS:,} tasks, if there is room")
+    parser.add_argument("--live", type=int, metavar="N", help="only: profile a run of N rollouts while it is written")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     parser.add_argument("--rollouts", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         print(json.dumps(MEASURES[arguments.measure](arguments.rollouts)))
+        return
+    if arguments.live:
+        found, told = follow(arguments.live)
+        print(f"{told}\n\n{machine()}")
+        write_results(arguments.json, {"following": found})
         return
     sizes = [arguments.tasks]
     room = shutil.disk_usage(tempfile.gettempdir()).free

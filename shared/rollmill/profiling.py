@@ -41,6 +41,8 @@ class RunTables:
     columns: "Columns | None" = None
     """All that was read of the rollouts, when they come from a file; `rollmill.artifacts.columns.read_columns` takes
     it, so that the file need not be read again."""
+    input_columns: "Columns | None" = None
+    """All that was read of the input rows, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def tables_of(path: Path, rollouts: "Columns", inputs: "Columns | None", manifes
     live = manifest is not None and manifest.state in ("running", "paused")
     # A rollout may be on disk a moment before its input row.
     counted = with_inputs(rollouts, known) if live and len(inputs) < expected else rollouts
-    return RunTables(known, ColumnTable(counted), expected, rollouts.refused, rollouts)
+    return RunTables(known, ColumnTable(counted), expected, rollouts.refused, rollouts, inputs)
 
 
 def collect_tables(inputs: Iterable[Row], rollouts: Iterable[Row], *, live: bool = False) -> RunTables:

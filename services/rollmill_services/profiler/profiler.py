@@ -11,12 +11,11 @@ from rollmill.comparison import compare_files
 from rollmill.contracts.json import JsonObject, dumps
 from rollmill.contracts.rows import Row, row_key
 from rollmill.errors import InputError, PayloadTooLargeError, RunNotFoundError
-from rollmill.profiling import Profile, collect_tables, read_tables, standing_in
+from rollmill.profiling import Profile, RunTables, collect_tables, read_tables, standing_in
 from rollmill_services.profiler.requests import ProfileRequest
 from rollmill_services.profiler.views import Profiled
 
 if TYPE_CHECKING:
-    from rollmill.artifacts.column_arrays import Columns
     from rollmill.artifacts.columns import RunColumns
     from rollmill.live import LiveRun
 
@@ -73,7 +72,7 @@ class Profiler:
             inputs = self._store.resolve(request.inputs_path) if request.inputs_path is not None else None
             tables = read_tables(inputs, path)
             profile = Profile(tables, allow_partial=request.allow_partial)
-            columns = cache(partial(_columns, RunFiles(path), tables.columns))
+            columns = cache(partial(_columns, RunFiles(path), tables))
             return Profiled(profile, columns, lambda ids: columns().rows(ids))
         if request.rollouts is None:
             raise InputError("the request names no rollouts")
@@ -120,10 +119,10 @@ class Profiler:
         return rows
 
 
-def _columns(files: RunFiles, rollouts: "Columns | None") -> "RunColumns":
+def _columns(files: RunFiles, tables: RunTables) -> "RunColumns":
     from rollmill.artifacts.columns import read_columns
 
-    return read_columns(files, rollouts)
+    return read_columns(files, tables.columns, tables.input_columns)
 
 
 def _posted_columns(rollouts: list[Row]) -> "RunColumns":

@@ -119,7 +119,7 @@ class RunColumns:
             return {key: file.at(offset) for key, offset in found.items()}
 
 
-def read_columns(files: RunFiles, rollouts: Columns | None = None) -> RunColumns:
+def read_columns(files: RunFiles, rollouts: Columns | None = None, inputs: Columns | None = None) -> RunColumns:
     """Read the numbers of a run as it stands, from `x_metrics.parquet` as far as that goes and else from `x.jsonl`.
 
     Of a finished run, what was read is written back, so that it is read faster the next time. A run with a manifest
@@ -128,13 +128,15 @@ def read_columns(files: RunFiles, rollouts: Columns | None = None) -> RunColumns
     Args:
         files: the run's files.
         rollouts: the columns of its rollouts, when they were read already.
+        inputs: those of its input rows, when they were.
 
     Raises:
         InputError: a file cannot be read, or a line is no rollout; names file and line.
     """
     manifest = read_manifest(files.manifest)
     columns = read_rollout_columns(files, manifest) if rollouts is None else rollouts
-    return RunColumns(files.rollouts, columns, expected_rollouts(files, manifest), count_failures(files.failures))
+    expected = expected_rollouts(files, manifest, inputs)
+    return RunColumns(files.rollouts, columns, expected, count_failures(files.failures))
 
 
 def read_rollout_columns(files: RunFiles, manifest: Manifest | None) -> Columns:
@@ -211,13 +213,14 @@ def answer_fields(manifest: Manifest | None) -> AnswerFields:
     return AnswerFields({agent: entry.answer_field for agent, entry in scoring.items()})
 
 
-def expected_rollouts(files: RunFiles, manifest: Manifest | None) -> dict[str, int]:
+def expected_rollouts(files: RunFiles, manifest: Manifest | None, inputs: Columns | None = None) -> dict[str, int]:
     """Return how many rollouts each agent is to have: the manifest knows, or else the input rows.
 
     Raises:
-        InputError: there is no manifest, and the input rows cannot be read.
+        InputError: there is no manifest, and the input rows, which were not read yet, cannot be read.
     """
     if manifest is not None and manifest.agents:
         return {agent: progress.expected for agent, progress in manifest.agents.items()}
-    counts = categories(read_input_columns(files.inputs, may_be_missing=True).agents).value_counts()
+    rows = read_input_columns(files.inputs, may_be_missing=True) if inputs is None else inputs
+    counts = categories(rows.agents).value_counts()
     return {str(agent): int(count) for agent, count in counts.items()}

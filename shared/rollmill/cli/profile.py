@@ -51,7 +51,7 @@ def profile(
     tables = read_tables(source, files.rollouts)
     result = _profile(tables, allow_partial=allow_partial)
     write_profile(files, result.reward_profile)
-    columns = read_columns(files, tables.columns)
+    columns = read_columns(files, tables.columns, tables.input_columns)
     manifest = read_manifest(files.manifest)
     agents = summarize_agents(columns, manifest, seed=seed)
     _show(agents)

@@ -16,8 +16,7 @@ from rollmill.contracts.json import loads
 from rollmill.contracts.rows import Row, RowKey, agent_name, row_key
 from rollmill.errors import InputError
 
-TIMING = "_rollmill"
-_BOOKKEEPING = (rows.ATTEMPT_INDEX, TIMING)
+_BOOKKEEPING = (rows.ATTEMPT_INDEX, rows.TIMING)
 _OF_THE_FAILURE = frozenset(
     {
         rows.TASK_INDEX,

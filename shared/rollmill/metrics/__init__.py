@@ -1,13 +1,26 @@
 """Statistics of rewards. Names are loaded when first used: pandas takes longer to import than all of Rollmill."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from rollmill._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rollmill.metrics.aggregate import aggregate_metrics, aggregate_table
     from rollmill.metrics.numeric import numeric_fields
     from rollmill.metrics.profile import RewardProfile, TaskInputs, build_profile, profile_table
     from rollmill.metrics.table import RolloutTable
+
+_NAMES = {
+    "RewardProfile": "rollmill.metrics.profile",
+    "RolloutTable": "rollmill.metrics.table",
+    "TaskInputs": "rollmill.metrics.profile",
+    "aggregate_metrics": "rollmill.metrics.aggregate",
+    "aggregate_table": "rollmill.metrics.aggregate",
+    "build_profile": "rollmill.metrics.profile",
+    "numeric_fields": "rollmill.metrics.numeric",
+    "profile_table": "rollmill.metrics.profile",
+}
+__getattr__ = lazy_exports(__name__, _NAMES)
 
 __all__ = [
     "RewardProfile",
@@ -19,20 +32,3 @@ __all__ = [
     "numeric_fields",
     "profile_table",
 ]
-
-_MODULES = {
-    "RewardProfile": "profile",
-    "RolloutTable": "table",
-    "TaskInputs": "profile",
-    "aggregate_metrics": "aggregate",
-    "aggregate_table": "aggregate",
-    "build_profile": "profile",
-    "numeric_fields": "numeric",
-    "profile_table": "profile",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

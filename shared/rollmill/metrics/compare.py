@@ -10,11 +10,13 @@ from pandas import DataFrame
 
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import REWARD
-from rollmill.metrics.estimators import Floats
-from rollmill.metrics.intervals import RESAMPLES, bootstrap_means, mean_estimate
+from rollmill.metrics.estimators import Floats, Ints
+from rollmill.metrics.intervals import Column, bootstrap_means, mean_estimate
 from rollmill.metrics.task_scores import CORRECT_AT, TaskScores
 
 MOVED = 10
+RESAMPLES = 10_000
+"""Of the bootstrap behind a p-value, which thereby cannot be smaller than 0.0001."""
 SOLVED_AT = 0.5
 """A task counts as solved when more than this share of its rollouts is correct."""
 
@@ -32,7 +34,8 @@ def compare_runs(
         correct_at: a rollout is correct when its score is at least this.
 
     Returns:
-        `tasks` (both, only_a, only_b), `mean_a` and `mean_b` (over the common tasks), `difference` with its interval
+        `tasks` (both, only_a, only_b; of those with a score), `unscored` (rollouts without a finite score, which count
+        in no number: a, b), `mean_a` and `mean_b` (over the common tasks), `difference` with its interval
         over tasks, `p_value` (two-sided paired bootstrap), `mcnemar` (tasks solved by one run only, exact two-sided
         p-value), `wins`, and the ten tasks that `moved_most`. Undefined numbers are left out.
 
@@ -43,12 +46,13 @@ def compare_runs(
     common, in_a, in_b = np.intersect1d(one.ids, other.ids, return_indices=True)
     mean_a, mean_b = one.means[in_a], other.means[in_b]
     moved = mean_b - mean_a
-    estimate = mean_estimate(one.column(moved)).to_json()
+    estimate = mean_estimate(Column(moved, _rollouts(one, in_a) + _rollouts(other, in_b))).to_json()
     difference = {name: estimate[name] for name in ("value", "low", "high", "standard_error") if name in estimate}
     p_value = _bootstrap_p(moved, seed)
     largest = np.lexsort((common, -np.abs(moved)))[:MOVED]
     return {
         "tasks": {"both": len(common), "only_a": len(one) - len(common), "only_b": len(other) - len(common)},
+        "unscored": {"a": one.unscored, "b": other.unscored},
         "mean_a": _mean(one, in_a),
         "mean_b": _mean(other, in_b),
         "difference": difference,
@@ -68,9 +72,12 @@ def compare_runs(
     }
 
 
-def _mean(scores: TaskScores, chosen: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> JsonObject:
-    column = scores.column(scores.means[chosen])
-    return mean_estimate(column._replace(rollouts=int(scores.n[chosen].sum()))).to_json()
+def _mean(scores: TaskScores, chosen: Ints) -> JsonObject:
+    return mean_estimate(Column(scores.means[chosen], _rollouts(scores, chosen))).to_json()
+
+
+def _rollouts(scores: TaskScores, chosen: Ints) -> int:
+    return int(scores.n[chosen].sum())
 
 
 def _bootstrap_p(moved: Floats, seed: int) -> float | None:
@@ -78,7 +85,7 @@ def _bootstrap_p(moved: Floats, seed: int) -> float | None:
     if len(moved) < 2:
         return None
     seen = moved.mean()
-    centred = bootstrap_means(moved - seen, seed=seed)
+    centred = bootstrap_means(moved - seen, seed=seed, resamples=RESAMPLES)
     extreme = int((np.abs(centred) >= abs(seen) - 1e-12).sum())
     return (extreme + 1) / (RESAMPLES + 1)
 

@@ -1,7 +1,8 @@
 """Grouped statistics and their JSON. This module imports pandas: import it inside functions, not at start-up."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from pandas import DataFrame, Series, concat
@@ -42,21 +43,25 @@ def describe(fields: DataFrame, by: "Series[int] | Series[str]") -> DataFrame:
     return concat([part.add_prefix(f"{name}/") for name, part in parts.items()], axis=1)
 
 
-def records(frame: DataFrame, integers: Collection[str] = ()) -> Iterator[JsonObject]:
+def records(
+    frame: DataFrame, integers: Collection[str] = (), labels: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Iterator[JsonObject]:
     """Yield each row of a numeric frame as a JSON object of plain numbers; undefined values are left out.
 
     Args:
         frame: numeric columns with distinct names.
         integers: names of float columns to be written as ints.
+        labels: columns of text that come before those of the frame, each with a text for every row.
     """
-    names = list(frame.columns)
+    names = [*labels, *frame.columns]
     for start in range(0, len(frame), _CHUNK):
         chunk = frame.iloc[start : start + _CHUNK]
         if not names:
             yield from ({} for _ in range(len(chunk)))
             continue
-        columns = [_plain(chunk[name].to_numpy(), integer=name in integers) for name in names]
-        complete = not any(None in column for column in columns)
+        numbers = [_plain(chunk[name].to_numpy(), integer=name in integers) for name in frame.columns]
+        complete = not any(None in column for column in numbers)
+        columns = [*(texts[start : start + _CHUNK] for texts in labels.values()), *numbers]
         for values in zip(*columns, strict=True):
             pairs = zip(names, values, strict=True)
             yield dict(pairs) if complete else {name: value for name, value in pairs if value is not None}

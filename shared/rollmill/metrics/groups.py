@@ -1,6 +1,7 @@
 """Rows of the classic profile, built from a table of rollouts. Imports pandas: import it inside functions."""
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import islice
 
 from pandas import DataFrame, Series
@@ -18,10 +19,16 @@ class Groups:
     """A table's rollouts sorted by key, so that no number depends on the order in which they finished."""
 
     def __init__(self, table: Rollouts) -> None:
-        self.frame = table.frame().sort_values(KEYS, ignore_index=True)
+        self.unsorted = table.frame()
+        """The rollouts in the order of the table."""
         self._fields = table.fields
         self._usage = table.usage_fields
         self._integers = table.integer_fields
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """The rollouts by task and rollout index."""
+        return self.unsorted.sort_values(KEYS, ignore_index=True)
 
     def tasks(self, extras: Callable[[int, int], JsonObject]) -> Iterator[JsonObject]:
         """Yield one row per task, by task index: index, statistics, extras, `rollout_infos`.
@@ -62,8 +69,9 @@ class Groups:
         ordered = dict.fromkeys([*first, *self._fields])
         ordered.pop(_ROLLOUT_ID, None)  # the name is taken; its statistics are still in the task's row
         columns: DataFrame = self.frame[[*KEYS, *ordered]]
-        for numbers in records(columns, self._integers):
-            yield {_ROLLOUT_ID: f"{numbers[TASK_INDEX]}:{numbers[ROLLOUT_INDEX]}", **numbers}
+        keys = zip(self.frame[TASK_INDEX].tolist(), self.frame[ROLLOUT_INDEX].tolist(), strict=True)
+        ids = [f"{task}:{rollout}" for task, rollout in keys]
+        return records(columns, self._integers, {_ROLLOUT_ID: ids})
 
 
 def completion(done: int, expected: int) -> JsonObject:

@@ -1,12 +1,13 @@
 """Majority vote: draw k of a task's n rollouts and take the answer that most of them give.
 
 Source: Wang et al. 2022, arXiv:2203.11171 (self-consistency).
+This module imports numpy: import it inside functions, not at start-up.
 """
 
 import math
-import random
 from collections.abc import Hashable, Iterator, Sequence
-from functools import lru_cache
+
+import numpy as np
 
 from rollmill.errors import InputError
 
@@ -16,6 +17,8 @@ DRAWS = 2_000
 
 Group = tuple[int, float]
 """How many rollouts give one answer, and how correct it is, 0 to 1."""
+Pattern = tuple[tuple[Group, ...], int]
+"""All that a vote depends on: the answers, sorted, and how many rollouts gave none."""
 
 
 def majority_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int, *, seed: int = 0) -> float:
@@ -42,7 +45,7 @@ def majority_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k
     return majority_of_pattern(*vote_pattern(answers, correct), k, seed)
 
 
-def vote_pattern(answers: Sequence[Hashable | None], correct: Sequence[bool]) -> tuple[tuple[Group, ...], int]:
+def vote_pattern(answers: Sequence[Hashable | None], correct: Sequence[bool]) -> Pattern:
     """Return what a vote depends on: the answers' sizes and correctness, sorted, and how many gave no answer."""
     sizes: dict[Hashable, list[int]] = {}
     for answer, right in zip(answers, correct, strict=True):
@@ -54,9 +57,10 @@ def vote_pattern(answers: Sequence[Hashable | None], correct: Sequence[bool]) ->
     return groups, len(answers) - sum(size for size, _ in groups)
 
 
-@lru_cache(maxsize=65_536)
 def majority_of_pattern(groups: tuple[Group, ...], unanswered: int, k: int, seed: int = 0) -> float:
-    """Return majority@k for a vote pattern; tasks that share a pattern share the result."""
+    """Return majority@k for a vote pattern, see `vote_pattern`; the other arguments are those of `majority_at_k`."""
+    if k == unanswered + sum(size for size, _ in groups):
+        return _won([size for size, _ in groups], groups)  # there is one draw
     states = math.prod(min(size, k) + 1 for size, _ in groups)
     if states <= EXACT_STATES:
         return _exact(groups, unanswered, k)
@@ -84,16 +88,13 @@ def _draws(sizes: Sequence[int], k: int) -> Iterator[tuple[list[int], int]]:
 
 
 def _sampled(groups: tuple[Group, ...], unanswered: int, k: int, seed: int) -> float:
-    rng = random.Random(seed)
-    voters = [index for index, (size, _) in enumerate(groups) for _ in range(size)] + [-1] * unanswered
-    total = 0.0
-    for _ in range(DRAWS):
-        votes = [0] * len(groups)
-        for voter in rng.sample(voters, k):
-            if voter >= 0:
-                votes[voter] += 1
-        total += _won(votes, groups)
-    return total / DRAWS
+    sizes, correct = zip(*groups, strict=True)
+    # Each pattern has draws of its own: errors that all tasks share would not cancel in their mean.
+    rng = np.random.default_rng([seed, k, unanswered, *sizes])
+    draws = rng.multivariate_hypergeometric([*sizes, unanswered], k, size=DRAWS)[:, :-1]
+    most = draws.max(axis=1, keepdims=True)
+    tied = (draws == most) & (most > 0)
+    return float(np.mean(tied @ np.array(correct) / np.maximum(tied.sum(axis=1), 1)))
 
 
 def _won(votes: Sequence[int], groups: tuple[Group, ...]) -> float:

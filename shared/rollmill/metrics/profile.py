@@ -71,7 +71,8 @@ class RewardProfile:
         self._samples = inputs.samples
         self._expected = dict(inputs.expected)
         self._groups = Groups(rollouts)
-        self._agent_names = _join(inputs.frame(), self._groups.frame, allow_partial=allow_partial)
+        self._inputs = inputs.frame()
+        _check_keys(self._inputs, self._groups.unsorted, allow_partial=allow_partial)
 
     def iter_tasks(self) -> Iterator[JsonObject]:
         """Yield the rows of `x_reward_profiling.jsonl` one by one, so that a large profile is never held whole."""
@@ -90,15 +91,15 @@ class RewardProfile:
     @cached_property
     def agents(self) -> list[JsonObject]:
         """The entries of `x_agent_metrics.json`, by agent name."""
-        return list(self._groups.agents(self._agent_names))
+        return list(self._groups.agents(_agents(self._inputs, self._groups.frame)))
 
     @cached_property
     def completion(self) -> JsonObject:
         """How complete the run is, in rollouts and in tasks."""
         from rollmill.metrics.groups import percent
 
-        expected, completed = sum(self._expected.values()), len(self._groups.frame)
-        by_task = self._groups.frame[TASK_INDEX].value_counts()
+        expected, completed = sum(self._expected.values()), len(self._groups.unsorted)
+        by_task = self._groups.unsorted[TASK_INDEX].value_counts()
         counts = dict(zip(by_task.index.tolist(), by_task.tolist(), strict=True))
         complete = sum(counts.get(task, 0) == total for task, total in self._expected.items())
         return {
@@ -138,16 +139,18 @@ def profile_table(inputs: Inputs, rollouts: Rollouts, *, allow_partial: bool = F
     return RewardProfile(inputs, rollouts, allow_partial=allow_partial)
 
 
-def _join(inputs: "DataFrame", rollouts: "DataFrame", *, allow_partial: bool) -> "Series[str]":
-    """Check the keys of both sides and return the agent of each rollout: the input row's, else its own."""
+def _check_keys(inputs: "DataFrame", rollouts: "DataFrame", *, allow_partial: bool) -> None:
     _refuse(inputs[inputs.duplicated(KEYS)], "duplicate keys in the input rows")
     _refuse(rollouts[rollouts.duplicated(KEYS)], "duplicate keys in the rollouts")
-    joined = rollouts[KEYS].merge(inputs, on=KEYS, how="left", indicator=True)
-    _refuse(joined[joined["_merge"] == "left_only"], "rollouts with no input row")
-    if not allow_partial and len(inputs) > len(rollouts):
-        sides = inputs[KEYS].merge(rollouts[KEYS], on=KEYS, how="left", indicator=True)
+    sides = inputs[KEYS].merge(rollouts[KEYS], on=KEYS, how="outer", indicator=True)
+    _refuse(sides[sides["_merge"] == "right_only"], "rollouts with no input row")
+    if not allow_partial:
         _refuse(sides[sides["_merge"] == "left_only"], "input rows with no rollout (a partial profile is possible)")
-    agents = joined[AGENT_REF].astype(object)
+
+
+def _agents(inputs: "DataFrame", rollouts: "DataFrame") -> "Series[str]":
+    """Return the agent of each rollout: the input row's, else its own."""
+    agents = rollouts[KEYS].merge(inputs, on=KEYS, how="left")[AGENT_REF].astype(object)
     return agents.where(agents.notna(), rollouts[AGENT_REF].astype(object))
 
 

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import REWARD, TASK_INDEX
 from rollmill.metrics.estimators import Floats, Ints, pass_at_k_of, pass_hat_k_of
-from rollmill.metrics.intervals import SHARE, Column, mean_estimate
+from rollmill.metrics.intervals import SHARE, UNBOUNDED, Bounds, Column, mean_estimate, ratio_estimate
 from rollmill.metrics.moments import Moments
-
-_BINS = 10
+from rollmill.metrics.training import solve_rate
 
 
 class RunningProfile:
@@ -102,17 +101,19 @@ class RunningProfile:
 
     def _of(self, name: str, groups: Ints) -> JsonObject:
         agent, rollouts = self._agents[name], int(self._sizes[groups].sum())
-        estimates, curve = self._estimates(groups)
+        estimates, curve = self._estimates(groups, SHARE if agent not in self._graded else UNBOUNDED)
+        shares = self._correct.mean[groups]
         return {
             "tasks": len(groups),
             "rollouts": rollouts,
+            "unscored": rollouts - int(self._score.count[groups].sum()),
             "score_field": self._score_fields.get(name, REWARD),
             "binary": agent not in self._graded,
             "correct_at": self._correct_at,
             "metrics": self._metrics(agent, rollouts),
             "estimates": estimates,
             "curve": curve,
-            "solve_rate": self._solve_rate(groups),
+            "solve_rate": solve_rate(shares[~np.isnan(shares)]),
         }
 
     def _metrics(self, agent: int, rollouts: int) -> JsonObject:
@@ -125,32 +126,19 @@ class RunningProfile:
             found |= {statistic: float(values[agent]) for statistic, values in statistics.items()}
         return _defined(found)
 
-    def _estimates(self, groups: Ints) -> tuple[JsonObject, list[JsonObject]]:
+    def _estimates(self, groups: Ints, bounds: Bounds) -> tuple[JsonObject, list[JsonObject]]:
         score = self._score
         scored, means = score.count[groups], score.mean[groups]
         right = np.rint(np.nan_to_num(self._correct.mean[groups]) * scored).astype(np.int64)
         several = scored > 1
         flat = np.where(several, score.low[groups] == score.high[groups], np.nan)
         estimates = {
-            "mean_reward": mean_estimate(Column(np.where(scored > 0, means, np.nan), int(scored.sum()))),
+            "mean_reward": mean_estimate(Column(np.where(scored > 0, means, np.nan), int(scored.sum())), bounds),
             "pass@1": mean_estimate(Column(pass_at_k_of(scored, right, 1), int(scored.sum())), SHARE),
             "zero_variance_share": mean_estimate(Column(flat, int(scored[several].sum())), SHARE),
-            "effective_batch_share": mean_estimate(Column(1.0 - flat, int(scored[several].sum())), SHARE),
+            "effective_batch_share": ratio_estimate(np.where(flat == 0, scored, 0).astype(float), scored, SHARE),
         }
         return {name: estimate.to_json() for name, estimate in estimates.items()}, list(_curve(scored, right))
-
-    def _solve_rate(self, groups: Ints) -> JsonObject:
-        shares = self._correct.mean[groups]
-        shares = shares[~np.isnan(shares)]
-        counts, edges = np.histogram(shares, bins=_BINS, range=(0.0, 1.0))
-        none, every = int((shares == 0).sum()), int((shares == 1).sum())
-        return {
-            "none": none,
-            "some": len(shares) - none - every,
-            "all": every,
-            "bins": counts.tolist(),
-            "edges": edges.tolist(),
-        }
 
     def _agent(self, name: str) -> int:
         number = self._agents.setdefault(name, len(self._agents))
@@ -196,7 +184,7 @@ def _defined(numbers: Mapping[str, float]) -> JsonObject:
 
 def _curve(n: Ints, c: Ints) -> Iterator[JsonObject]:
     """Yield pass@k and pass^k for k = 1, 2, 4, ... up to the rollouts that some task has."""
-    most, k = int(n.max(initial=0)), 1
+    most, k = int(n.max(initial=1)), 1
     while k <= most:
         rollouts = int(n[n >= k].sum())
         any_of, all_of = (Column(estimator(n, c, k), rollouts) for estimator in (pass_at_k_of, pass_hat_k_of))

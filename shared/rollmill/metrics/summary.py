@@ -16,14 +16,15 @@ from rollmill.metrics.intervals import (
     RESAMPLES,
     SHARE,
     UNBOUNDED,
+    Bounds,
     Column,
     bootstrap_estimates,
     mean_estimate,
     ratio_estimate,
 )
-from rollmill.metrics.majority import majority_of_pattern, vote_pattern
 from rollmill.metrics.task_scores import CORRECT_AT, TaskScores
 from rollmill.metrics.training import length, listed_tasks, percentiles, solve_rate
+from rollmill.metrics.votes import Votes
 
 ANSWER = "answer"
 MAX_K = 64
@@ -46,7 +47,7 @@ def summarize(
     Args:
         frame: one row per rollout: `_ng_task_index`, `_ng_rollout_index`, the score, and as far as they are known
             `answer`, `truncated`, `tool_errors`, `output_tokens`, `seconds` and others. Rollouts without a finite score
-            do not count.
+            are `unscored`, and in no estimate.
         score_field: column of the scores.
         expected: rollouts that the run is to have.
         failures: counts `by_class` and `by_boundary`, passed on.
@@ -60,24 +61,19 @@ def summarize(
     """
     scores = TaskScores(frame, score_field, correct_at=correct_at)
     draws = list(ks) if ks is not None else default_ks(int(scores.n.max()) if len(scores) else 1)
-    columns = _columns(scores, draws, seed)
-    estimates = bootstrap_estimates(columns.values(), seed=seed, resamples=resamples)
-    named = {
-        "mean_reward": mean_estimate(scores.column(scores.means), SHARE if scores.binary else UNBOUNDED),
-        **dict(zip(columns, estimates, strict=True)),
-    }
-    named |= _ratios(scores)
+    named = _estimates(scores, draws, seed=seed, resamples=resamples) | _ratios(scores)
     hardest, uncertain = listed_tasks(scores)
     return {
-        "tasks": len(scores),
-        "rollouts": len(scores.scores),
+        "tasks": scores.tasks,
+        "rollouts": len(frame),
+        "unscored": scores.unscored,
         **({"expected_rollouts": expected} if expected is not None else {}),
         "score_field": score_field,
         "binary": scores.binary,
         "correct_at": correct_at,
         "estimates": {name: estimate.to_json() for name, estimate in named.items()},
         "curve": [_curve_point(named, k) for k in draws],
-        "solve_rate": solve_rate(scores),
+        "solve_rate": solve_rate(scores.c / np.maximum(scores.n, 1)),
         "length": length(scores, seed=seed),
         "percentiles": percentiles(scores),
         "hardest": hardest,
@@ -90,6 +86,20 @@ def default_ks(most: int) -> list[int]:
     """Return the powers of two up to the most rollouts that a task has (at most 64), and that number itself."""
     top = min(most, MAX_K)
     return sorted({2**power for power in range(top.bit_length()) if 2**power <= top} | {top})
+
+
+def _estimates(scores: TaskScores, draws: Sequence[int], *, seed: int, resamples: int) -> dict[str, Estimate]:
+    """Numbers that every task has one of; with k = 1 they are means of rollouts, whose interval is known."""
+    columns = _columns(scores, draws, seed)
+    plain = {name: column for name, column in columns.items() if name.endswith(("@1", "^1"))}
+    others = {name: column for name, column in columns.items() if name not in plain}
+    bounds = SHARE if scores.binary else UNBOUNDED
+    found = {
+        "mean_reward": mean_estimate(scores.column(scores.means), bounds),
+        **{name: mean_estimate(column, bounds if name == "best@1" else SHARE) for name, column in plain.items()},
+        **dict(zip(others, bootstrap_estimates(others.values(), seed=seed, resamples=resamples), strict=True)),
+    }
+    return {name: found[name] for name in ("mean_reward", *columns)}
 
 
 def _columns(scores: TaskScores, draws: Sequence[int], seed: int) -> dict[str, Column]:
@@ -109,18 +119,9 @@ def _votes(scores: TaskScores, draws: Sequence[int], seed: int) -> dict[str, Col
     """majority@k, where rollouts tell their answers."""
     if ANSWER not in scores.frame or not scores.frame[ANSWER].notna().any():
         return {}
-    answers = scores.frame[ANSWER].astype("category").cat.codes.to_numpy()
-    patterns = []
-    for start, size in zip(scores.starts.tolist(), scores.n.tolist(), strict=True):
-        given = [None if code < 0 else code for code in answers[start : start + size].tolist()]
-        patterns.append(vote_pattern(given, scores.correct[start : start + size].tolist()))
-    columns = {}
-    for k in draws:
-        values = np.full(len(scores), np.nan)
-        for task in np.flatnonzero(scores.n >= k).tolist():
-            values[task] = majority_of_pattern(*patterns[task], k, seed)
-        columns[f"majority@{k}"] = scores.column(values, k)
-    return columns
+    answers = scores.frame[ANSWER].astype("category").cat.codes.to_numpy().astype(np.int64)
+    votes = Votes(scores, answers, seed=seed)
+    return {f"majority@{k}": votes.majority_at(k) for k in draws}
 
 
 def _ratios(scores: TaskScores) -> dict[str, Estimate]:
@@ -128,20 +129,24 @@ def _ratios(scores: TaskScores) -> dict[str, Estimate]:
     found: dict[str, Estimate] = {}
     frame = scores.frame
     if ANSWER in frame and frame[ANSWER].notna().any():
-        found["no_answer"] = _per_rollout(scores, frame[ANSWER].isna().to_numpy(dtype=float))
+        found["no_answer"] = _per_rollout(scores, frame[ANSWER].isna().to_numpy().astype(float))
     if "truncated" in frame:
         found["truncation_rate"] = _per_rollout(scores, frame["truncated"].to_numpy(dtype=float))
     if "tool_errors" in frame:
         errors = frame["tool_errors"].to_numpy(dtype=float)
         found["tool_errors_per_rollout"] = _per_rollout(scores, np.nan_to_num(errors), share=False)
     useful = np.nan_to_num(scores.spread()) > 0
-    found["effective_batch_share"] = ratio_estimate(scores.n * useful.astype(float), scores.n, SHARE)
+    found["effective_batch_share"] = _ratio(scores, scores.n * useful.astype(float), SHARE)
     return found
 
 
 def _per_rollout(scores: TaskScores, values: Floats, *, share: bool = True) -> Estimate:
-    totals = scores.per_task(values)
-    return ratio_estimate(totals, scores.n, SHARE) if share else ratio_estimate(totals, scores.n, (0.0, np.inf))
+    return _ratio(scores, scores.per_task(values), SHARE if share else (0.0, np.inf))
+
+
+def _ratio(scores: TaskScores, totals: Floats, bounds: Bounds) -> Estimate:
+    without = scores.tasks - len(scores)
+    return ratio_estimate(np.pad(totals, (0, without)), np.pad(scores.n, (0, without)), bounds)
 
 
 def _curve_point(named: Mapping[str, Estimate], k: int) -> JsonObject:

@@ -29,16 +29,18 @@ class TaskScores:
     """Finite scores by task. Nothing depends on the order of the rollouts.
 
     Args:
-        frame: one row per finished rollout, with `_ng_task_index` and the score; rollouts without a finite score do
-            not count.
+        frame: one row per finished rollout, with `_ng_task_index` and the score; rollouts without a finite score are
+            counted as `unscored` and are in no number.
         score_field: column of the scores.
         correct_at: threshold of a correct rollout.
     """
 
     def __init__(self, frame: DataFrame, score_field: str, *, correct_at: float = CORRECT_AT) -> None:
-        scored = frame[np.isfinite(frame[score_field].to_numpy(dtype=float))]
+        known = frame[score_field].to_numpy(dtype=float) if score_field in frame else np.full(len(frame), np.nan)
+        finite = np.isfinite(known)
+        scored = frame if finite.all() else frame[finite]
         tasks = scored[TASK_INDEX].to_numpy(dtype=np.int64)
-        scores = scored[score_field].to_numpy(dtype=float)
+        scores = known[finite]
         order = np.lexsort((scores, tasks))
         self.scores: Floats = scores[order]
         """Sorted by task and then by score, shape (rollouts,)."""
@@ -55,8 +57,12 @@ class TaskScores:
         """Correct rollouts of each task."""
         self.means: Floats = self.per_task(self.scores) / np.maximum(self.n, 1)
         """Mean score of each task."""
-        self.binary = bool(np.isin(self.scores, (0.0, 1.0)).all())
+        self.binary = bool(((self.scores == 0.0) | (self.scores == 1.0)).all())
         """Whether every score is 0 or 1."""
+        self.unscored = len(frame) - len(scored)
+        """Rollouts without a finite score."""
+        self.tasks = len(self.ids) if finite.all() else int(frame[TASK_INDEX].nunique())
+        """All tasks, also those of which no rollout has a score; `len()` counts those with one."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -67,8 +73,9 @@ class TaskScores:
         return np.asarray(totals, dtype=np.float64)
 
     def column(self, values: Floats, k: int = 1) -> Column:
-        """Make a column of one value per task, NaN where a task has fewer than k rollouts."""
-        return Column(values, int(self.n[self.n >= k].sum()))
+        """Make a column of one value per task, NaN where a task has fewer than k rollouts, or none with a score."""
+        without = np.full(self.tasks - len(self), np.nan)
+        return Column(np.append(values, without), int(self.n[self.n >= k].sum()))
 
     def pass_at(self, k: int) -> Column:
         """Return pass@k of each task."""

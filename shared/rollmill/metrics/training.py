@@ -19,9 +19,12 @@ _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 _PERCENTILE_FIELDS = (TOKENS, "total_tokens", "seconds", "turns")
 
 
-def solve_rate(scores: TaskScores) -> JsonObject:
-    """Count tasks by the share of their rollouts that are correct: none, some, all, and ten equal bins of the some."""
-    rates = scores.c / np.maximum(scores.n, 1)
+def solve_rate(rates: Floats) -> JsonObject:
+    """Count tasks by the share of their rollouts that are correct: none, some, all, and ten equal bins of the some.
+
+    Args:
+        rates: that share of each task, 0 to 1, shape (tasks,).
+    """
     some = rates[(rates > 0) & (rates < 1)]
     counts, edges = np.histogram(some, bins=BINS, range=(0.0, 1.0))
     return {

@@ -7,10 +7,11 @@ from rollmill.contracts.json import JsonObject
 from rollmill.report.figures import best_figure, curve_figure, length_figure, solve_rate_figure
 from rollmill.report.headlines import Headline, headlines
 from rollmill.report.markup import Content, Markup, tag
-from rollmill.report.numbers import NOTHING, compact, count, plural
+from rollmill.report.numbers import NOTHING, compact, count, extent
 from rollmill.report.tables import Link, estimates_table, failure_table, percentile_table, table, task_table
 
 _SHARED: Final = ("mean_reward", "zero_variance_share", "truncation_rate")
+_NO_FAILURE: Final = tag("p", "No attempt failed.", class_="quiet")
 
 
 def agent_anchor(at: int) -> str:
@@ -49,16 +50,18 @@ def agent_section(at: int, name: str, summary: JsonObject, link: Link) -> Markup
         link: makes the link to a rollout.
     """
     heading = tag("h2", tag("bdi", name or "no agent"), id=agent_anchor(at))
+    failed = failure_table(summary.get("failures") or {})
     if not summary.get("rollouts"):
-        return tag("section", heading, tag("p", _extent(summary)), _failures(summary))
+        return tag("section", heading, tag("p", f"{extent(summary)}."), failed or _NO_FAILURE)
     return tag(
         "section",
         heading,
-        tag("p", _extent(summary), " ", _scoring(summary)),
+        tag("p", f"{extent(summary)}.", " ", _scoring(summary)),
         tag("dl", [_tile(headline) for headline in headlines(summary)], class_="tiles"),
         _figures(summary),
         tag("div", _tasks(summary, link), class_="lists"),
-        tag("div", percentile_table(summary.get("percentiles", {})), _failures(summary), class_="lists"),
+        tag("div", percentile_table(summary.get("percentiles", {})), failed, class_="lists"),
+        None if failed else _NO_FAILURE,
         tag("details", tag("summary", "Every estimate"), estimates_table(summary.get("estimates", {})), class_="plain"),
     )
 
@@ -67,14 +70,6 @@ def _figures(summary: JsonObject) -> Markup:
     drawn = [draw(summary) for draw in (solve_rate_figure, curve_figure, best_figure, length_figure)]
     figures = [figure for figure in drawn if figure is not None]
     return tag("div", figures, class_="figures four" if len(figures) == 4 else "figures")
-
-
-def _extent(summary: JsonObject) -> str:
-    tasks, done = plural(int(summary.get("tasks") or 0), "task"), int(summary.get("rollouts") or 0)
-    expected = summary.get("expected_rollouts")
-    if expected is None or expected == done:
-        return f"{tasks}, {plural(done, 'rollout')}."
-    return f"{tasks}, {count(done)} of {plural(int(expected), 'rollout')}."
 
 
 def _scoring(summary: JsonObject) -> str:
@@ -98,8 +93,3 @@ def _tile(headline: Headline) -> Markup:
 def _tasks(summary: JsonObject, link: Link) -> list[Markup]:
     named = (("Hardest tasks", "hardest"), ("Most uncertain tasks", "most_uncertain"))
     return [task_table(caption, summary[name], link) for caption, name in named if summary.get(name)]
-
-
-def _failures(summary: JsonObject) -> Markup | None:
-    failures = summary.get("failures") or {}
-    return failure_table(failures) or tag("p", "No attempt failed.", class_="quiet")

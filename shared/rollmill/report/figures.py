@@ -55,7 +55,7 @@ def curve_figure(summary: JsonObject) -> Markup | None:
     chart = curve_chart(
         curves, x_label="k, rollouts drawn", y_label="probability", label=f"{_ends(curves)} Bands are 95 % intervals."
     )
-    told = _legend(curves, "Bands: 95 % intervals over tasks." + _hollow(curves))
+    told = _legend(curves, "Bands: 95\u00a0% intervals over tasks." + _hollow(curves))
     return figure("pass@k and pass^k", told, chart, curve_table(summary["curve"], [curve.name for curve in curves]))
 
 
@@ -66,7 +66,7 @@ def best_figure(summary: JsonObject) -> Markup | None:
         return None
     label = f"{_ends(curves)} The band is the 95 % interval."
     chart = curve_chart(curves, x_label="k, rollouts drawn", y_label="score", label=label, unit=False)
-    told = _legend(curves, "Band: 95 % interval over tasks." + _hollow(curves))
+    told = _legend(curves, "Band: 95\u00a0% interval over tasks." + _hollow(curves))
     return figure("Best of k", told, chart, curve_table(summary["curve"], ["best@k"]))
 
 

@@ -56,6 +56,15 @@ def plural(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
+def extent(summary: JsonObject) -> str:
+    """Write how many tasks and rollouts a summary is of; also how many there should be, and how many have no score."""
+    tasks, done = plural(int(summary.get("tasks") or 0), "task"), int(summary.get("rollouts") or 0)
+    expected = int(summary.get("expected_rollouts", done))
+    told = plural(done, "rollout") if expected == done else f"{count(done)} of {plural(expected, 'rollout')}"
+    unscored = int(summary.get("unscored") or 0)
+    return f"{tasks}, {told}" + (f", {count(unscored)} without a score" if unscored else "")
+
+
 def bounds(estimate: JsonObject, *, share: bool = False) -> tuple[str, str] | None:
     """Write both ends of the 95 % interval of an estimate; None when it has none.
 

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias
 from rollmill.contracts.json import JsonObject
 from rollmill.observability.logging import escape_control
 from rollmill.report.headlines import headlines
-from rollmill.report.numbers import count, plural
+from rollmill.report.numbers import count, extent
 
 Style: TypeAlias = Literal["plain", "strong", "soft", "bad", "good", "bar"]
 
@@ -54,7 +54,7 @@ def bars(counts: Sequence[int], *, ascii_only: bool = False) -> str:
 
 
 def _block(name: str, summary: JsonObject, *, ascii_only: bool) -> Iterator[Line]:
-    yield Span(escape_control(name) or "-", "strong"), Span(f"  {_extent(summary)}", "soft")
+    yield Span(escape_control(name) or "-", "strong"), Span(f"  {extent(summary)}", "soft")
     shown = [
         (headline.label, headline.value, headline.bounds, headline.basis)
         for headline in headlines(summary)
@@ -72,14 +72,6 @@ def _block(name: str, summary: JsonObject, *, ascii_only: bool) -> Iterator[Line
     if summary.get("rollouts"):
         yield Span(f"  {'solve rate':<{label_width}}  "), *_solve_rate(summary["solve_rate"], ascii_only=ascii_only)
     yield from _failures(summary.get("failures") or {}, label_width)
-
-
-def _extent(summary: JsonObject) -> str:
-    done, expected = int(summary.get("rollouts") or 0), summary.get("expected_rollouts")
-    tasks = plural(int(summary.get("tasks") or 0), "task")
-    if expected is None or expected == done:
-        return f"{tasks}, {plural(done, 'rollout')}"
-    return f"{tasks}, {count(done)} of {plural(int(expected), 'rollout')}"
 
 
 def _solve_rate(rates: JsonObject, *, ascii_only: bool) -> Iterator[Span]:

@@ -13,7 +13,6 @@ from rollmill.contracts.json import JsonObject
 from rollmill.errors import InputError
 from rollmill.metrics.compare import compare_runs, exact_sign_p
 from rollmill.metrics.estimators import best_at_k, pass_at_k, pass_hat_k
-from rollmill.metrics.intervals import Column, bootstrap_estimates, mean_estimate
 from rollmill.metrics.majority import EXACT_STATES, majority_at_k, majority_of_pattern, vote_pattern
 from rollmill.metrics.summary import default_ks, summarize
 
@@ -88,6 +87,28 @@ def test_majority_is_what_enumerating_every_draw_gives(
     assert majority_at_k(answers, correct, k) == pytest.approx(slow)
     shuffled = data.draw(st.permutations(cast))
     assert majority_at_k([a for a, _ in shuffled], [r for _, r in shuffled], k) == pytest.approx(slow)
+
+
+@given(st.lists(votes, min_size=1, max_size=6), st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_vote_of_many_tasks_is_the_mean_of_their_votes_in_any_order(
+    cast: list[list[tuple[str | None, bool]]], data: st.DataObject
+) -> None:
+    tasks = [data.draw(st.permutations(task)) for task in cast]
+    rows = frame(
+        [[float(right) for _, right in task] for task in tasks],
+        answer=[answer for task in tasks for answer, _ in task],
+    )
+    estimates = summarize(rows, resamples=5)["estimates"]
+
+    if all(answer is None for task in cast for answer, _ in task):
+        assert "majority@1" not in estimates
+        return
+    for k in default_ks(max(map(len, cast))):
+        allowed = [task for task in cast if len(task) >= k]
+        expected = [majority_at_k([a for a, _ in task], [right for _, right in task], k) for task in allowed]
+        assert estimates[f"majority@{k}"]["value"] == pytest.approx(sum(expected) / len(expected))
+        assert estimates[f"majority@{k}"]["tasks_used"] == len(allowed)
 
 
 def test_a_large_vote_is_sampled_close_to_the_truth_and_the_same_each_time() -> None:
@@ -168,23 +189,42 @@ def test_few_rollouts_give_a_defined_result(tasks: list[list[float]]) -> None:
     assert "standard_error" not in estimate
 
 
-def test_scores_that_are_not_finite_do_not_count() -> None:
-    assert summarize(frame([[1.0, math.nan], [math.inf]]), resamples=10)["rollouts"] == 1
+def test_rollouts_without_a_score_are_counted_and_in_no_estimate() -> None:
+    summary = summarize(frame([[1.0, math.nan], [math.inf], [0.0, 1.0]]), resamples=10)
+
+    assert (summary["tasks"], summary["rollouts"], summary["unscored"]) == (3, 5, 2)
+    for name in ("mean_reward", "pass@1", "pass@2", "effective_batch_share"):
+        estimate = summary["estimates"][name]
+        assert (estimate["tasks_used"], estimate["tasks_total"]) == (1 if name == "pass@2" else 2, 3)
+    assert summary["estimates"]["mean_reward"]["value"] == 0.75
+    assert summary["estimates"]["mean_reward"]["rollouts"] == 3
+    assert [task["task"] for task in summary["hardest"]] == [2, 0]
 
 
-@pytest.mark.parametrize("make", ["analytic", "bootstrap"])
-def test_about_95_of_100_intervals_hold_the_truth(make: str) -> None:
-    rng = np.random.default_rng(3)
-    held = 0
-    for _ in range(300):
-        solve = rng.beta(2, 3, size=40)
-        means = rng.binomial(8, solve) / 8
-        column = Column(means, 320)
-        found = mean_estimate(column) if make == "analytic" else bootstrap_estimates([column], resamples=300)[0]
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 0.4 <= found.high
-    assert 0.91 <= held / 300 <= 0.985
+def test_a_comparison_counts_rollouts_without_a_score() -> None:
+    found = compare_runs(frame([[1.0, math.nan], [0.0], [math.nan]]), frame([[1.0], [1.0], [1.0]]))
+
+    assert found["unscored"] == {"a": 2, "b": 0}
+    assert found["tasks"] == {"both": 2, "only_a": 0, "only_b": 1}
+    assert found["mean_a"]["rollouts"] == 2
+
+
+def test_numbers_of_one_rollout_have_the_interval_of_a_mean_and_others_a_bootstrap() -> None:
+    estimates = summarize(frame([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]], answer=list("abaacc")), resamples=10)["estimates"]
+    analytic = {name for name, estimate in estimates.items() if estimate["method"] == "analytic"}
+
+    assert {"mean_reward", "pass@1", "pass^1", "best@1", "majority@1"} <= analytic
+    assert not {"pass@2", "pass^2", "best@2", "majority@2", "zero_variance_share"} & analytic
+    alike = [estimates[name] for name in ("mean_reward", "pass@1", "pass^1", "best@1", "majority@1")]
+    assert all(estimate == pytest.approx(alike[0]) for estimate in alike)
+
+
+@pytest.mark.parametrize("kind", ["graded", "uneven"])
+def test_no_number_of_a_summary_is_far_from_its_interval(kind: str) -> None:
+    rng = np.random.default_rng(7)
+    tasks = [rng.random(8 if kind == "graded" else 1 + at % 7).round(1).tolist() for at in range(30)]
+    for name, estimate in summarize(frame(tasks), resamples=100)["estimates"].items():
+        assert estimate["low"] <= estimate["value"] <= estimate["high"], name
 
 
 def test_two_runs_are_compared_over_the_tasks_that_both_have() -> None:

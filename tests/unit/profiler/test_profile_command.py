@@ -1,11 +1,15 @@
 import io
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from rollmill.artifacts import scanning
+from rollmill.artifacts.chunks import Chunk
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.manifest import Counts, Digests, Manifest, Verifier
 from rollmill.cli.profile import profile
@@ -209,3 +213,30 @@ def test_an_output_that_is_no_jsonl_file_is_refused(tmp_path: Path) -> None:
 
     assert isinstance(result.exception, InputError)
     assert ".jsonl" in result.exception.detail
+
+
+def test_input_rows_that_lie_elsewhere_say_how_many_rollouts_to_expect(files: RunFiles, tmp_path: Path) -> None:
+    elsewhere = files.inputs.rename(tmp_path / "elsewhere.jsonl")
+    write(files.rollouts, *ROLLOUTS[:3])
+
+    result = run("--rollouts", files.rollouts, "--inputs", elsewhere, "--allow-partial")
+
+    assert "solver  2 tasks, 3 of 4 rollouts\n" in result.stdout
+    assert "a[b]  0 tasks, 0 of 2 rollouts\n" in result.stdout
+
+
+def test_each_file_of_a_run_without_a_manifest_is_read_once(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rollmill.artifacts import columns
+
+    read: list[Path] = []
+
+    @contextmanager
+    def scan(path: Path, **options: object) -> Iterator[Iterator[Chunk]]:
+        read.append(path)
+        with scanning.scan(path, **options) as chunks:  # type: ignore[arg-type]
+            yield chunks
+
+    monkeypatch.setattr(columns, "scan", scan)
+
+    assert run("--rollouts", files.rollouts).exit_code == 0
+    assert sorted(read) == sorted([files.rollouts, files.inputs])

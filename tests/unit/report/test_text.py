@@ -68,3 +68,9 @@ def test_bars_can_do_without_block_letters(summary: JsonObject) -> None:
     assert bars([0, 1, 4, 8]) == "·▁▄█"
     assert bars([0, 0]) == "··"
     assert bars([0, 1, 100_000]) == "·▁█"
+
+
+def test_rollouts_without_a_score_are_told(summary: JsonObject) -> None:
+    text = plain(describe_agents({"math": {**summary, "unscored": 3}}))
+
+    assert "96 rollouts, 3 without a score" in text
