@@ -363,6 +363,23 @@ async def test_posting_a_stopped_run_with_resume_goes_on_with_the_new_concurrenc
     assert (await finished(collector)).completed == 4
 
 
+async def test_a_run_stopped_by_its_budget_goes_on_with_a_larger_one_and_the_next_service_knows_it(
+    collector: AsyncCollectorClient, bench: Bench
+) -> None:
+    await collector.start(request(6, concurrency=1, max_wall_seconds=0.001))
+    stopped = await finished(collector)
+    assert (stopped.state, stopped.budget.max_wall_seconds) == ("stopped", 0.001)
+    assert "seconds at work" in stopped.error
+    assert state_on_disk(bench) == "stopped"
+
+    await collector.resume("a")  # the same budget
+    assert (await finished(collector)).state == "stopped"
+    await collector.start(request(6, concurrency=1, max_wall_seconds=600, resume=True))
+    status = await finished(collector)
+    assert (status.state, status.completed, status.budget.max_wall_seconds) == ("finished", 6, 600)
+    assert loads((bench.data_dir / "a" / "request.json").read_bytes())["request"]["max_wall_seconds"] == 600
+
+
 async def test_a_run_whose_service_stops_is_interrupted_and_the_next_service_goes_on(
     bench: Bench, serve: Serve
 ) -> None:

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 from rollmill.contracts import rows
-from rollmill.contracts.failures import UNVERIFIED, Boundary, Failure
+from rollmill.contracts.failures import UNVERIFIED, Boundary, Failure, Phase
 from rollmill.contracts.json import JsonObject, dumps, loads
 from rollmill.contracts.rows import Row, RowKey, row_key, valid_reward
 from rollmill.errors import RollmillError, UnauthorizedError, is_retryable
 
 _BOUNDARIES: tuple[Boundary, ...] = ("agent", "model", "resources", "collector")
+_PHASES: tuple[Phase, ...] = ("seed", "model", "tool", "verify")
 _KEYS = (rows.TASK_INDEX, rows.ROLLOUT_INDEX, rows.AGENT_REF)
 _FAILURE_MARKS = (rows.FAILURE_CLASS, rows.FAILURE_TERMINAL, rows.NO_PERSIST)
 
@@ -96,11 +97,13 @@ def failed_by(error: RollmillError) -> Failed:
     """Turn an error of a call to an agent into the failure of the service that caused it."""
     told = error.extensions.get("boundary")
     boundary: Boundary = told if told in _BOUNDARIES else "agent"
+    phase = error.extensions.get("phase")
     failure = Failure(
         boundary=boundary,
         type=_type_of(error),
         detail=error.detail[:2000],
         retryable=is_retryable(error),
+        phase=phase if phase in _PHASES else None,
     )
     unverified = error.extensions.get(UNVERIFIED)
     return Failed(failure, failure.type, unverified=unverified if isinstance(unverified, dict) else None)
@@ -123,7 +126,7 @@ def failure_line(assignment: Assignment, attempt: int, failed: Failed) -> bytes:
         rows.AGENT_REF: assignment.row[rows.AGENT_REF],
         rows.FAILURE_CLASS: failed.failure_class,
         rows.FAILURE_TERMINAL: failed.terminal,
-        "failure": failed.failure.model_dump(),
+        "failure": failed.failure.model_dump(exclude_none=True),
     }
     kept = failed.row or failed.unverified or {}
     rest = {name: value for name, value in kept.items() if name not in (rows.PARAMS, rows.REWARD)}
