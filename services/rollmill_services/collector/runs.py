@@ -9,6 +9,7 @@ import structlog
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.manifest import read_manifest
 from rollmill.artifacts.run_store import RunStore
+from rollmill.client.file_limit import check_file_limit, raise_file_limit
 from rollmill.client.service_client import ServiceClient
 from rollmill.collection.collector import Collector
 from rollmill.contracts.runs import RunRequest, RunStatus
@@ -176,8 +177,10 @@ class Runs:
         """Change the number of rollouts in flight.
 
         Raises:
+            ConfigError: this process may not have as many open files.
             ConflictError: the run is not at work.
         """
+        check_file_limit(concurrency, raise_file_limit())
         self._at_work(run_id).collector.set_concurrency(concurrency)
         return self.status(run_id)
 
@@ -240,6 +243,7 @@ class Runs:
             await self._start(folder, request)
 
     async def _start(self, folder: RunFolder, request: RunRequest) -> None:
+        check_file_limit(request.concurrency, raise_file_limit())
         plan = await asyncio.to_thread(folder.plan, request, self._topology_digest)
         collector = Collector(plan, self._client, on_commit=lambda: run.notify())
         run = ActiveRun(folder, collector)
