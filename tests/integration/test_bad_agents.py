@@ -101,10 +101,10 @@ def write_tasks(folder: Path, ways: list[str]) -> Path:
     return path
 
 
-async def collect(url: str, tasks: Path, output: Path) -> RunStatus:
+async def collect(url: str, tasks: Path, output: Path, *, max_attempts: int = 1) -> RunStatus:
     transport = HttpTransport()
     directory = StaticDirectory([Instance(name="a", instance="a", kind="agent", url=url)])
-    options = RunOptions(max_attempts=1, fail_fast_count=0, timeout_seconds=30)
+    options = RunOptions(max_attempts=max_attempts, fail_fast_count=0, timeout_seconds=30)
     try:
         return await Collector(CollectionPlan(tasks, output, options), ServiceClient(transport, directory)).run()
     finally:
@@ -124,6 +124,34 @@ async def test_a_bad_answer_fails_its_own_rollout_and_no_other(tmp_path: Path, w
     assert detail in line["failure"]["detail"]
     assert len(dumps(line)) < 10_000
     assert "reward" not in line
+
+
+class LateAgent(BadAgent):
+    """Loses its first answer to each rollout; later it gives the lost one, or the one that was asked for."""
+
+    def __init__(self, *, stale: bool) -> None:
+        self._stale = stale
+        self._lost: dict[int, JsonObject] = {}
+
+    def answer(self, head: bytes, body: JsonObject) -> bytes:
+        if b" /run " not in head:
+            return http(b"{}")
+        number = body["_ng_rollout_index"]
+        if "_ng_attempt_index" not in body:
+            self._lost[number] = body
+            return http(b"", "503 Busy", "Retry-After: 0\r\n")
+        return graded({**self._lost[number], "_ng_attempt_index": 0} if self._stale else body)
+
+
+@pytest.mark.parametrize("stale", [True, False])
+async def test_a_late_answer_of_an_older_attempt_does_not_pass_for_the_newer_one(tmp_path: Path, stale: bool) -> None:
+    async with LateAgent(stale=stale).serving() as url:
+        status = await collect(url, write_tasks(tmp_path, [""]), tmp_path / "x.jsonl", max_attempts=2)
+
+    kinds = [line["_ng_failure_class"] for line in read_rollouts(tmp_path / "x_failures.jsonl")]
+    assert kinds == (["overloaded", "wrong-row"] if stale else ["overloaded"])
+    assert [row["_ng_attempt_index"] for row in read_rollouts(tmp_path / "x.jsonl")] == ([] if stale else [1])
+    assert status.failed == stale
 
 
 class BadAgentWithHead(BadAgent):

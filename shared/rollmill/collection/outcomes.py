@@ -53,8 +53,8 @@ class Failed:
     """What the row had gained when its grading failed: it can be graded again without its model."""
 
 
-def read_outcome(assignment: Assignment, body: bytes) -> Completed | Failed:
-    """Judge an agent's answer to `/run`: it must be the same rollout, with a finite reward.
+def read_outcome(assignment: Assignment, body: bytes, *, attempt: int = 0) -> Completed | Failed:
+    """Judge an agent's answer to `/run`: it must be the same rollout and the same attempt, with a finite reward.
 
     The row's keys and agent are filled in where an agent dropped them.
     """
@@ -68,6 +68,9 @@ def read_outcome(assignment: Assignment, body: bytes) -> Completed | Failed:
     row |= dropped
     if not _same_key(row, assignment.key):
         return _wrong("wrong-row", f"the answer is the row of another rollout than {assignment.key}")
+    asked = attempt or assignment.row.get(rows.ATTEMPT_INDEX)
+    if row.get(rows.ATTEMPT_INDEX, asked) != asked:
+        return _wrong("wrong-row", f"the answer is not that of attempt {asked or 0}, which was asked for")
     if any(row.get(name) for name in _FAILURE_MARKS):
         return _classified(row)
     if not valid_reward(row.get(rows.REWARD)):
