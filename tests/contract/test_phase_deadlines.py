@@ -162,6 +162,7 @@ async def test_when_the_rollouts_own_time_is_over_the_phase_and_its_service_are_
         assert failure.boundary == ("model" if phase == "model" else "resources")
         assert "the rollout's time passed" in failure.detail
         await asyncio.wait_for(slow.cancelled.wait(), 10)
+        await asyncio.wait_for(slow.closed.wait(), 10)
 
 
 async def test_a_phase_over_sockets_ends_with_its_own_time(serve: Serve) -> None:
