@@ -78,7 +78,7 @@ def reply_error(status: int, headers: Mapping[str, str], body: bytes) -> Rollmil
         except ValueError:
             problem = None
     if not isinstance(problem, dict):
-        problem = {"detail": f"HTTP {status}: {_redirect(headers) if 300 <= status < 400 else excerpt(body)}"}
+        problem = {"detail": f"HTTP {status}: {_redirect(headers) or excerpt(body)}"}
     error = from_problem(problem, status)
     if type(error) is UpstreamError:
         error.extensions.setdefault("upstream_status", status)
@@ -89,8 +89,11 @@ def reply_error(status: int, headers: Mapping[str, str], body: bytes) -> Rollmil
 
 
 def _redirect(headers: Mapping[str, str]) -> str:
+    place = headers.get("location")
+    if not place:
+        return ""
     return (
-        f"a redirect to {excerpt(headers.get('location', '').encode())}, which is not followed: register the right URL"
+        f"a redirect to {excerpt(place.encode())}, which is not followed; services must register the URL that answers"
     )
 
 
