@@ -1,12 +1,11 @@
 """What is done about files that are already where a run is to be written."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.manifest import Manifest, read_manifest
-from rollmill.artifacts.writer import open_for_append
+from rollmill.artifacts.writer import close_appended, open_for_append
 from rollmill.errors import ConflictError, InputError
 
 
@@ -62,7 +61,7 @@ def make_way(files: RunFiles, *, overwrite: bool) -> None:
         for path in present:
             path.unlink(missing_ok=True)
     finally:
-        os.close(fd)
+        close_appended(files.rollouts, fd)
 
 
 def _present(files: RunFiles) -> list[Path]:

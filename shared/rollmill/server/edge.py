@@ -41,8 +41,9 @@ OPEN_PATHS = frozenset({"/livez", "/readyz"})
 """Answered without a token, so that an orchestrator can probe; they reveal nothing."""
 IN_PROCESS = "rollmill.in_process"
 """Key of `scope["extensions"]` that the in-process transport sets: cancellation reaches the handler by itself."""
-DISCONNECT_GRACE_SECONDS = 0.5
-"""A keyed call goes on this long without its client, for a retry over a new connection to join it."""
+DISCONNECT_GRACE_SECONDS = 0.25
+"""A keyed call goes on this long without its client, for a retry over a new connection to join it. Two such hops, agent
+and tool, stop within a second of the collector's cancellation."""
 
 _REQUEST_ID = REQUEST_ID_HEADER.encode()
 _DEADLINE = DEADLINE_HEADER.encode()

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import tracemalloc
@@ -135,10 +136,13 @@ async def test_a_second_writer_of_the_same_file_is_refused_and_changes_nothing(t
     path = tmp_path / "x.jsonl"
     async with JsonlWriter(path) as writer:
         await writer.append(b"a")
-        with pytest.raises(ConflictError, match="another process is writing this file"):
+        with pytest.raises(
+            ConflictError, match=rf"process {os.getpid()} on {socket.gethostname()} is writing this file"
+        ):
             await JsonlWriter(path).__aenter__()
 
     assert path.read_bytes() == b"a\n"
+    assert os.listdir(tmp_path) == ["x.jsonl"]
 
 
 async def test_a_file_that_another_process_writes_is_refused(tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ async def test_a_file_that_another_process_writes_is_refused(tmp_path: Path) -> 
     with path.open("ab") as other:
         other.write(b"halfway")
 
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConflictError, match=f"process {holder.pid} on "):
         await JsonlWriter(path).__aenter__()
     assert path.read_bytes() == b"a\nhalfway"
 
