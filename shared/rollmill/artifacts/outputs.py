@@ -59,7 +59,8 @@ def make_way(files: RunFiles, *, overwrite: bool) -> None:
         raise ConflictError(f"{present[0]} exists; replace it (--overwrite), or choose another output")
     fd, _ = open_for_append(files.rollouts)
     try:
-        for path in present:
+        # The locked one goes last: once it is gone, another process may begin a run of its own here.
+        for path in [*(path for path in present if path != files.rollouts), files.rollouts]:
             path.unlink(missing_ok=True)
     finally:
         os.close(fd)

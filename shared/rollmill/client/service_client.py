@@ -13,6 +13,7 @@ from rollmill.context import (
     TRACE_HEADER,
     CallContext,
     get_context,
+    to_unix,
 )
 from rollmill.errors import ConnectError, ConnectionLostError, RollmillError
 
@@ -101,7 +102,7 @@ class ServiceClient:
         if context.request_id:
             headers[REQUEST_ID_HEADER] = context.request_id
         if context.deadline is not None:
-            headers[DEADLINE_HEADER] = f"{context.deadline:.3f}"
+            headers[DEADLINE_HEADER] = f"{to_unix(context.deadline):.3f}"
         if context.traceparent:
             headers[TRACE_HEADER] = context.traceparent
         if key:
@@ -112,7 +113,7 @@ class ServiceClient:
 
     def _delay(self, error: RollmillError, attempt: int, key: str, deadline: float | None) -> float | None:
         delay = retry_delay(error, attempt=attempt, has_key=bool(key), policy=self._policy, uniform=self._uniform)
-        if delay is None or (deadline is not None and time.time() + delay >= deadline):
+        if delay is None or (deadline is not None and time.monotonic() + delay >= deadline):
             return None
         return delay
 

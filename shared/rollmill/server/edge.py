@@ -19,6 +19,7 @@ from rollmill.context import (
     REQUEST_ID_HEADER,
     TRACE_HEADER,
     CallContext,
+    from_unix,
     get_context,
     reset_context,
     set_context,
@@ -270,7 +271,7 @@ def _deadline(headers: dict[bytes, bytes]) -> float | None:
         deadline = math.nan
     if not math.isfinite(deadline):
         raise InputError(f"{DEADLINE_HEADER} must be a Unix time in seconds")
-    return deadline
+    return from_unix(deadline)
 
 
 def _check_length(headers: dict[bytes, bytes], limit: int) -> None:
