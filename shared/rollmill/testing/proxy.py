@@ -32,7 +32,7 @@ class FaultPlan:
     Args:
         seed: of the decisions.
         share: of the calls that are spoiled, in [0, 1].
-        faults: those to choose from.
+        faults: those to choose from; each comes once before any comes again.
         limit: most faults, so that a plan ends.
     """
 
@@ -42,6 +42,7 @@ class FaultPlan:
     limit: int = 1000
     counts: Counter[Fault] = field(default_factory=Counter)
     """Faults so far."""
+    _deck: list[Fault] = field(default_factory=list)
     _storm: int = 0
     _rng: random.Random = field(init=False)
 
@@ -55,7 +56,9 @@ class FaultPlan:
             return self._note("429 storm")
         if self.counts.total() >= self.limit or self._rng.random() >= self.share:
             return None
-        fault = self._rng.choice(self.faults)
+        if not self._deck:
+            self._deck = self._rng.sample(self.faults, len(self.faults))
+        fault = self._deck.pop()
         if fault == "429 storm":
             self._storm = STORM_CALLS - 1
         return self._note(fault)
