@@ -1,9 +1,9 @@
 from collections.abc import Generator
 
 import pytest
+from tests.chaos.plans import SEED, Calm, Site
 
 from rollmill.artifacts.files import RunFiles
-from tests.chaos.plans import SEED, Calm, Site
 
 
 @pytest.hookimpl(wrapper=True)

@@ -62,6 +62,7 @@ class Site:
         replicas: of each service.
         env: further variables of every process.
         output: where the run goes; in the folder unless it is said.
+        head: URL of the head that the collecting command asks, instead of those of the topology.
     """
 
     folder: Path
@@ -70,6 +71,7 @@ class Site:
     replicas: int = 1
     env: dict[str, str] = field(default_factory=dict)
     output: Path = Path()
+    head: str = ""
     options: tuple[str, ...] = ("--concurrency", "16", "--max-attempts", "100")
 
     def __post_init__(self) -> None:
@@ -114,7 +116,9 @@ class Site:
     @contextmanager
     def collecting(self, *extra: str, embedded: bool = False) -> Iterator["subprocess.Popen[str]"]:
         """Start the collecting command, and kill it at the end if it still runs."""
-        where = ["-c", str(self.topology), *(["--embedded"] if embedded else [])]
+        where = (
+            ["--head", self.head] if self.head else ["-c", str(self.topology), *(["--embedded"] if embedded else [])]
+        )
         process = subprocess.Popen(
             self.command(*where, *extra),
             env=self.environ(),
@@ -194,7 +198,9 @@ def flat(value: JsonValue, path: str = "") -> dict[str, JsonValue]:
     if isinstance(value, dict):
         return {name: leaf for key, item in value.items() for name, leaf in flat(item, f"{path}/{key}").items()}
     if isinstance(value, list):
-        return {name: leaf for number, item in enumerate(value) for name, leaf in flat(item, f"{path}/{number}").items()}
+        return {
+            name: leaf for number, item in enumerate(value) for name, leaf in flat(item, f"{path}/{number}").items()
+        }
     return {path: value}
 
 

@@ -4,13 +4,14 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.chaos.own_services import own_services
+from tests.chaos.plans import HERE, LONG, RUN_SECONDS, SEED, Calm, Site, check_settled, pause, until
 
 from rollmill.contracts.json import loads
-from tests.chaos.plans import HERE, LONG, RUN_SECONDS, SEED, Calm, Site, check_settled, pause, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(RUN_SECONDS + 120)]
 
-REPEATS = 84 if LONG else 6
+REPEATS = 40 if LONG else 6
 JUMPS = 30 if LONG else 6
 HOUR = 3600.0
 
@@ -38,8 +39,8 @@ class Clock:
 def test_a_clock_that_jumps_ends_no_lease_no_deadline_and_no_rollout(tmp_path: Path, calm: Calm) -> None:
     rng = random.Random(f"{SEED}/clock")
     clock = Clock(tmp_path / "clock")
-    site = Site(tmp_path, REPEATS, delay=0.3, replicas=2, env={**clock.env, "ROLLMILL_LEASE_SECONDS": "2"})
-    with site.up(), site.collecting("--timeout", "60") as command:
+    site = Site(tmp_path, REPEATS, delay=0.3, replicas=2, env=clock.env)
+    with own_services(site, lease_seconds=2.0), site.collecting("--timeout", "60") as command:
         until(site.written)
         jumps = 0
         while command.poll() is None and jumps < JUMPS:

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.chaos.plans import LONG, RUN_SECONDS, SEED, TASKS, Calm, Site, check_settled, until
 
 from rollmill import CollectorClient, RunRequest
 from rollmill.contracts.json import loads
-from tests.chaos.plans import LONG, RUN_SECONDS, SEED, TASKS, Calm, Site, check_settled, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(RUN_SECONDS + 120)]
 
-STOPS = 12 if LONG else 2
+STOPS = 8 if LONG else 2
 REPEATS = 8
 FULL = "No space left on device"
 

@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.chaos.plans import LONG, RUN_SECONDS, SEED, TASKS, Calm, Site, check_settled, pause
 
 from rollmill import CollectorClient, RunRequest, RunStatus
 from rollmill.contracts.json import loads
 from rollmill.errors import ConnectError, RunNotFoundError, UpstreamError
-from tests.chaos.plans import LONG, RUN_SECONDS, SEED, TASKS, Calm, Site, check_settled, pause
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(RUN_SECONDS + 120)]
 

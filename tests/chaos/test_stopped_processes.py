@@ -7,28 +7,20 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.chaos.own_services import TOKEN, OwnServices, own_services
+from tests.chaos.plans import LONG, RUN_SECONDS, SEED, TASKS, Calm, Site, check_settled, pause, until
 
 from rollmill import CollectorClient, RunRequest
 from rollmill.contracts.json import loads
-from tests.chaos.plans import LONG, RUN_SECONDS, SEED, TASKS, Calm, Site, check_settled, pause, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(RUN_SECONDS + 120)]
 
-REPEATS = 84 if LONG else 6
-ROUNDS = 6 if LONG else 1
+REPEATS = 24 if LONG else 6
+ROUNDS = 3 if LONG else 1
 LEASE_SECONDS = 1.0
 SHORT, LASTING = LEASE_SECONDS / 4, 1.6 * LEASE_SECONDS
 """Seconds: less than a heartbeat, and more than a lease."""
-ENV = {"ROLLMILL_LEASE_SECONDS": str(LEASE_SECONDS)}
 VICTIMS = ("mcqa_agent", "mcqa", "policy", "head", "the collecting command")
-
-
-def _pid(site: Site, name: str, command: int, rng: random.Random) -> int:
-    if name == "the collecting command":
-        return command
-    found: list[int] = []
-    until(lambda: found.extend(process.pid for process in site.services() if process.name == name) or found)
-    return rng.choice(sorted(found))
 
 
 def _still(pid: int, seconds: float) -> None:
@@ -39,7 +31,7 @@ def _still(pid: int, seconds: float) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def _disturb(site: Site, rng: random.Random, command: "subprocess.Popen[str]", *, kill_head: bool) -> int:
+def _disturb(services: OwnServices, rng: random.Random, command: "subprocess.Popen[str]", *, kill_head: bool) -> int:
     """Stop each kind of process, for less and for more than a lease, while the run goes on; return how often."""
     plan = [(name, seconds) for name in VICTIMS for seconds in (SHORT, LASTING)] * ROUNDS
     rng.shuffle(plan)
@@ -48,8 +40,12 @@ def _disturb(site: Site, rng: random.Random, command: "subprocess.Popen[str]", *
         if command.poll() is not None:
             break
         if kill_head:
-            os.kill(_pid(site, "head", 0, rng), signal.SIGKILL)
-        _still(_pid(site, name, command.pid, rng), seconds)
+            services.head.kill()
+        victims = [process.pid for process in services.named(name)]
+        if not (kill_head and name == "head"):
+            _still(rng.choice(victims) if victims else command.pid, seconds)
+        if kill_head:
+            services.head.start()
         stops += 1
         pause(rng.uniform(0.0, 0.1))
     return stops
@@ -58,10 +54,10 @@ def _disturb(site: Site, rng: random.Random, command: "subprocess.Popen[str]", *
 @pytest.mark.parametrize("kill_head", [False, True], ids=["head left alone", "head killed each time"])
 def test_processes_that_stand_still_change_no_result(tmp_path: Path, calm: Calm, kill_head: bool) -> None:
     rng = random.Random(f"{SEED}/{kill_head}")
-    site = Site(tmp_path, REPEATS, delay=0.8, replicas=2, env=ENV)
-    with site.up(), site.collecting("--resume") as command:
+    site = Site(tmp_path, REPEATS, delay=0.8, replicas=2)
+    with own_services(site, lease_seconds=LEASE_SECONDS) as services, site.collecting() as command:
         until(site.written)
-        stops = _disturb(site, rng, command, kill_head=kill_head)
+        stops = _disturb(services, rng, command, kill_head=kill_head)
         _, said = command.communicate(timeout=RUN_SECONDS)
 
     assert command.returncode == 0, said
@@ -73,15 +69,15 @@ def test_attempts_that_time_out_on_a_stopped_service_are_made_again_and_their_la
     tmp_path: Path, calm: Calm
 ) -> None:
     rng = random.Random(f"{SEED}/late")
-    site = Site(tmp_path, REPEATS, delay=0.3, env=ENV)
-    with site.up():
+    site = Site(tmp_path, REPEATS, delay=0.3)
+    with own_services(site, lease_seconds=LEASE_SECONDS) as services:
         code, said, stops = 3, "", 0
         while code == 3 and stops < 40:  # attempts that timed out are for the next session of the run
             with site.collecting("--resume", "--timeout", "1.5") as command:
                 written = site.written()
                 until(lambda: site.written() > written or command.poll() is not None)  # noqa: B023 (called right here)
                 if command.poll() is None and stops < 2 * ROUNDS:
-                    _still(_pid(site, rng.choice(VICTIMS[:3]), 0, rng), 2.0)
+                    _still(services.named(rng.choice(VICTIMS[:3]))[0].pid, 2.0)
                     stops += 1
                 _, said = command.communicate(timeout=RUN_SECONDS)
                 code = command.returncode
@@ -93,12 +89,13 @@ def test_attempts_that_time_out_on_a_stopped_service_are_made_again_and_their_la
 
 def test_a_collector_service_that_stands_still_goes_on_with_its_run(tmp_path: Path, calm: Calm) -> None:
     rng = random.Random(f"{SEED}/service")
-    site = Site(tmp_path, REPEATS, delay=0.3, env=ENV, output=tmp_path / "results" / "chaos" / "rollouts.jsonl")
+    site = Site(tmp_path, REPEATS, delay=0.3, output=tmp_path / "results" / "chaos" / "rollouts.jsonl")
     tasks = [loads(line) for line in TASKS.read_bytes().splitlines()]
     request = RunRequest(id="chaos", rows=tasks, num_repeats=REPEATS, add_seed=True, concurrency=16)
-    with site.up():
-        [collector] = [process for process in site.services() if process.name == "collector"]
-        with CollectorClient(collector.url, token=site.state.token()) as client:
+    with own_services(site, lease_seconds=LEASE_SECONDS) as services:
+        [collector] = services.named("collector")
+        until(lambda: len(services.registered()) == len(services.processes) - 1)
+        with CollectorClient(collector.url, token=TOKEN) as client:
             client.start(request)
             for seconds in [SHORT, LASTING] * ROUNDS:
                 written = site.written()

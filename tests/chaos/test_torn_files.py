@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 from pyarrow import parquet
-
 from tests.chaos.plans import LONG, RUN_SECONDS, SEED, Calm, Site, check_settled, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(RUN_SECONDS + 120)]
 
-CUTS = 25 if LONG else 2
+CUTS = 15 if LONG else 2
 REPEATS = 4
 
 

@@ -6,12 +6,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-
 from tests.chaos.plans import LONG, RUN_SECONDS, SEED, Calm, Site, check_settled, pause
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(RUN_SECONDS + 120)]
 
-ROUNDS = 12 if LONG else 2
+ROUNDS = 6 if LONG else 1
 REPEATS = 4
 
 

@@ -17,8 +17,8 @@ Fault: TypeAlias = Literal[
 ]
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 """The connection breaks before the request was passed on; after that, while the service works; or when the answer is
-ready; half of the answer arrives; bytes that are no HTTP; an answer in drips; a plain 500; 429 for this call and the next
-few."""
+ready; half of the answer arrives; bytes that are no HTTP; an answer in drips; a plain 500; 429 for this call and the
+next few."""
 STORM_CALLS: Final = 8
 DRIPS: Final = 10
 _MAX_HEAD = 65_536

@@ -141,12 +141,14 @@ async def test_a_second_writer_of_the_same_file_is_refused_and_changes_nothing(t
     assert path.read_bytes() == b"a\n"
 
 
-def test_a_file_that_was_deleted_while_it_was_opened_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_deleted_while_it_was_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.jsonl"
     opened = os.open
 
-    def open_and_lose(*arguments: str | int) -> int:
-        descriptor = opened(*arguments)  # type: ignore[arg-type] (as it was called)
+    def open_and_lose(file: Path, flags: int, mode: int) -> int:
+        descriptor = opened(file, flags, mode)
         path.unlink()
         return descriptor
 

@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from tests.conftest import Serve
 
 from rollmill.client.http import HttpTransport
 from rollmill.client.transport import Reply
@@ -11,7 +12,6 @@ from rollmill.server import build_app
 from rollmill.server.calls import Answer, Call, HotRoute
 from rollmill.testing import FaultPlan, FaultyProxy
 from rollmill.testing.proxy import FAULTS, STORM_CALLS, Fault
-from tests.conftest import Serve
 
 BODY = b'{"text": "' + b"x" * 1000 + b'"}'
 Spoil = Callable[..., Awaitable[FaultyProxy]]
@@ -89,9 +89,7 @@ async def test_a_slow_answer_is_whole(upstream: str, transport: HttpTransport) -
         assert (await _call(transport, proxy)).body == BODY
 
 
-async def test_refusals_reach_nobody_and_a_storm_lasts(
-    upstream: str, transport: HttpTransport, behind: Behind
-) -> None:
+async def test_refusals_reach_nobody_and_a_storm_lasts(upstream: str, transport: HttpTransport, behind: Behind) -> None:
     async with FaultyProxy(_always("error 500"), upstream).open() as proxy:
         error = (await _call(transport, proxy)).error()
         assert (type(error), error.extensions["upstream_status"]) == (UpstreamError, 500)
@@ -123,7 +121,7 @@ async def test_closing_cuts_what_is_under_way(upstream: str, transport: HttpTran
     proxy = FaultyProxy(_always("slow"), upstream, drip_seconds=60.0)
     async with proxy.open():
         call = asyncio.create_task(_call(transport, proxy))
-        while not proxy.plan.counts:
+        while not proxy.plan.counts:  # noqa: ASYNC110 (a fake tells nobody)
             await asyncio.sleep(0.005)
     with pytest.raises(ConnectionLostError):
         await call
