@@ -74,7 +74,6 @@ class ServiceClient:
             RollmillError: the error that the service reported, or the transport's, `service` among its extensions.
         """
         context = get_context().sooner(timeout)
-        sent = self._headers(context, key, headers)
         pinned = replica
         failed: set[str] = set()
         attempt = 0
@@ -83,6 +82,7 @@ class ServiceClient:
             chosen: Replica | None = None
             try:
                 chosen = pinned or await self.directory.pick(name, avoid=failed)
+                sent = self._headers(context, key, headers)  # anew: the wall clock may have been set since
                 reply = await self._send(chosen, method, path, sent, body, context.remaining())
                 if reply.ok:
                     return reply

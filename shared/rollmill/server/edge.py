@@ -25,6 +25,7 @@ from rollmill.context import (
     set_context,
 )
 from rollmill.errors import (
+    REFUSED,
     DeadlineError,
     InputError,
     OverloadedError,
@@ -112,7 +113,11 @@ class Edge:
         if self.in_flight > self._settings.max_in_flight:
             raise OverloadedError(f"{self._settings.max_in_flight} calls are in flight", retry_after=1.0)
         context = CallContext(request_id, _deadline(headers), headers.get(_TRACE, b"").decode("latin-1"))
-        context.remaining()
+        try:
+            context.remaining()
+        except DeadlineError as error:
+            error.extensions[REFUSED] = True
+            raise
         return context
 
     async def _serve(

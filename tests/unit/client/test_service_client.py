@@ -175,6 +175,24 @@ async def test_a_wall_clock_that_is_set_meanwhile_changes_no_deadline(monkeypatc
     assert len(setting.hosts) == 3
 
 
+async def test_a_call_that_a_service_took_for_late_is_sent_again_with_the_time_of_the_new_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wall_clock = time.time
+
+    def jump(_: SentCall) -> Reply:
+        monkeypatch.setattr(time, "time", lambda: wall_clock() + 3600)
+        return refusal(DeadlineError("late", refused=True))
+
+    setting = Setting(OK)
+    setting.transport = FakeTransport(lambda call: OK if time.time() > wall_clock() + 60 else jump(call))
+    client = ServiceClient(setting.transport, setting.directory, sleep=setting.clock.sleep)
+    with serving(CallContext("r").sooner(60)):
+        assert await client.call("s", "/x") is OK
+    first, second = (float(call.headers["x-rollmill-deadline"]) for call in setting.transport.calls)
+    assert second - first == pytest.approx(3600, abs=1)
+
+
 async def test_nothing_is_sent_after_the_deadline() -> None:
     setting = Setting(OK)
     with serving(CallContext("r", time.monotonic() - 1)), pytest.raises(DeadlineError):

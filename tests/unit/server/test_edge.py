@@ -124,6 +124,7 @@ async def test_request_id_deadline_and_trace_are_the_context_of_the_handler(clie
 async def test_a_call_that_arrives_after_its_deadline_is_refused(client: httpx.AsyncClient, handlers: Handlers) -> None:
     response = await client.post("/wait", headers={"x-rollmill-deadline": str(time.time() - 1)})
     assert (response.status_code, slug(response)) == (504, "deadline-passed")
+    assert response.json()["refused"] is True
     assert handlers.runs == 0
     response = await client.post("/slow-lane", headers={"x-rollmill-deadline": "1"}, json={"number": 1})
     assert response.status_code == 504
