@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(RUN_SECONDS + 120)]
 
 REPEATS = 24 if LONG else 6
 ROUNDS = 3 if LONG else 1
+SESSIONS = 40
+"""Most times that the collecting command goes on with one run."""
 LEASE_SECONDS = 1.0
 SHORT, LASTING = LEASE_SECONDS / 4, 1.6 * LEASE_SECONDS
 """Seconds: less than a heartbeat, and more than a lease."""
@@ -71,14 +73,15 @@ def test_attempts_that_time_out_on_a_stopped_service_are_made_again_and_their_la
     rng = random.Random(f"{SEED}/late")
     site = Site(tmp_path, REPEATS, delay=0.3)
     with own_services(site, lease_seconds=LEASE_SECONDS) as services:
-        code, said, stops = 3, "", 0
-        while code == 3 and stops < 40:  # attempts that timed out are for the next session of the run
+        code, said = 3, ""
+        for session in range(SESSIONS):
+            if code != 3:  # attempts that timed out are for the next session of the run
+                break
             with site.collecting("--resume", "--timeout", "1.5") as command:
                 written = site.written()
                 until(lambda: site.written() > written or command.poll() is not None)  # noqa: B023 (called right here)
-                if command.poll() is None and stops < 2 * ROUNDS:
+                if command.poll() is None and session < 2 * ROUNDS:
                     _still(services.named(rng.choice(VICTIMS[:3]))[0].pid, 2.0)
-                    stops += 1
                 _, said = command.communicate(timeout=RUN_SECONDS)
                 code = command.returncode
 
