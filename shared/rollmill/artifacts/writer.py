@@ -201,6 +201,8 @@ def open_for_append(path: Path) -> tuple[int, int]:
         raise StorageError(f"{path}: {error.strerror}") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_still_at(path, fd):
+            raise BlockingIOError  # who replaced it meanwhile writes the one that is there now
         note_owner(path)
         size = whole_lines_size(path)
         os.ftruncate(fd, size)
@@ -217,6 +219,14 @@ def close_appended(path: Path, fd: int) -> None:
     """Close a file that `open_for_append` opened: its lock goes with it."""
     forget_owner(path)
     os.close(fd)
+
+
+def _is_still_at(path: Path, fd: int) -> bool:
+    """Say whether an open file is the one that its path names, and not one that was deleted after it was opened."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:

@@ -13,6 +13,7 @@ from rollmill.context import (
     TRACE_HEADER,
     CallContext,
     get_context,
+    to_unix,
 )
 from rollmill.errors import (
     ConnectError,
@@ -105,7 +106,6 @@ class ServiceClient:
     ) -> tuple[Replica, Reply]:
         """Call a service as `call` does, and return also the replica that answered."""
         context = get_context().sooner(timeout)
-        sent = self._headers(context, key, headers)
         pinned = replica
         failed: set[str] = set()
         patience = _Patience(self._sleep)
@@ -115,6 +115,7 @@ class ServiceClient:
             chosen: Replica | None = None
             try:
                 chosen = pinned or await patience.pick(self.directory, name, failed, context)
+                sent = self._headers(context, key, headers)  # anew: the wall clock may have been set since
                 return chosen, await self._send(chosen, method, path, sent, body, context.remaining())
             except RollmillError as error:
                 error.extensions.setdefault("service", name)
@@ -131,7 +132,7 @@ class ServiceClient:
         if context.request_id:
             headers[REQUEST_ID_HEADER] = context.request_id
         if context.deadline is not None:
-            headers[DEADLINE_HEADER] = f"{context.deadline:.3f}"
+            headers[DEADLINE_HEADER] = f"{to_unix(context.deadline):.3f}"
         if context.traceparent:
             headers[TRACE_HEADER] = context.traceparent
         if key:
@@ -142,7 +143,7 @@ class ServiceClient:
 
     def _delay(self, error: RollmillError, attempt: int, key: str, deadline: float | None) -> float | None:
         delay = retry_delay(error, attempt=attempt, has_key=bool(key), policy=self._policy, uniform=self._uniform)
-        if delay is None or (deadline is not None and time.time() + delay >= deadline):
+        if delay is None or (deadline is not None and time.monotonic() + delay >= deadline):
             return None
         return delay
 

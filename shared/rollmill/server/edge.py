@@ -19,11 +19,13 @@ from rollmill.context import (
     REQUEST_ID_HEADER,
     TRACE_HEADER,
     CallContext,
+    from_unix,
     get_context,
     reset_context,
     set_context,
 )
 from rollmill.errors import (
+    REFUSED,
     DeadlineError,
     InputError,
     OverloadedError,
@@ -112,7 +114,11 @@ class Edge:
         if self.in_flight > self._settings.max_in_flight:
             raise OverloadedError(f"{self._settings.max_in_flight} calls are in flight", retry_after=1.0)
         context = CallContext(request_id, _deadline(headers), headers.get(_TRACE, b"").decode("latin-1"))
-        context.remaining()
+        try:
+            context.remaining()
+        except DeadlineError as error:
+            error.extensions[REFUSED] = True
+            raise
         return context
 
     async def _serve(
@@ -271,7 +277,7 @@ def _deadline(headers: dict[bytes, bytes]) -> float | None:
         deadline = math.nan
     if not math.isfinite(deadline):
         raise InputError(f"{DEADLINE_HEADER} must be a Unix time in seconds")
-    return deadline
+    return from_unix(deadline)
 
 
 def _check_length(headers: dict[bytes, bytes], limit: int) -> None:

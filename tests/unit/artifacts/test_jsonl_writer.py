@@ -145,6 +145,22 @@ async def test_a_second_writer_of_the_same_file_is_refused_and_changes_nothing(t
     assert os.listdir(tmp_path) == ["x.jsonl"]
 
 
+def test_a_file_that_was_deleted_while_it_was_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.jsonl"
+    opened = os.open
+
+    def open_and_lose(file: Path, flags: int, mode: int) -> int:
+        descriptor = opened(file, flags, mode)
+        path.unlink()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_lose)
+    with pytest.raises(ConflictError, match="another process"):
+        open_for_append(path)
+
+
 async def test_a_file_that_another_process_writes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"a\ntorn")
