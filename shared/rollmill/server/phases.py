@@ -35,7 +35,7 @@ def phase(name: Phase, seconds: float) -> Iterator[None]:
             yield
     except DeadlineError as error:
         error.extensions.setdefault("phase", name)
-        if bounded.deadline is None or time.time() < bounded.deadline - _RACE_SECONDS:
+        if bounded.deadline is None or time.monotonic() < bounded.deadline - _RACE_SECONDS:
             raise  # a time limit of the service's own
         whose = f"the {seconds:g} s of timeouts.{name}_seconds" if own else "the rollout's time"
         detail = f"{whose} passed in the phase {name!r}: {error.detail}"
@@ -51,7 +51,7 @@ def _bounds(rollout: CallContext, seconds: float) -> tuple[CallContext, bool]:
     """Return the circumstances of a phase, and whether its own time is what ends it, not the rollout's."""
     if rollout.deadline is None:
         return rollout.sooner(seconds), True
-    left = max(0.0, rollout.deadline - time.time())
+    left = max(0.0, rollout.deadline - time.monotonic())
     usable = left - min(LEEWAY_SECONDS, left / 2)
     return rollout.sooner(min(seconds, usable)), seconds < usable
 
