@@ -10,6 +10,8 @@ import pytest
 from pyarrow import parquet
 from tests.chaos.plans import LONG, RUN_SECONDS, SEED, Calm, Site, check_settled, until
 
+from rollmill.artifacts.reader import read_rollouts
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(RUN_SECONDS + 120)]
 
 CUTS = 15 if LONG else 2
@@ -19,7 +21,7 @@ REPEATS = 4
 def _torn(path: Path, rng: random.Random) -> None:
     """Cut a file somewhere in its second half; now and then a block of zeros follows, as file systems leave them."""
     data = path.read_bytes()
-    kept = data[: rng.randrange(len(data) // 2, len(data))]
+    kept = data[: rng.randrange(len(data) // 2, len(data) + 1)]
     path.write_bytes(kept + rng.choice((b"", b"\0" * 512)))
 
 
@@ -32,11 +34,13 @@ def _interrupted(site: Site, written: int) -> None:
 
 def _failure_lines(site: Site, rng: random.Random) -> None:
     """Failed attempts of earlier days, which leave the rollouts with attempts enough."""
-    rows = [json.loads(line) for line in site.files.inputs.read_bytes().splitlines()]
+    rows = list(read_rollouts(site.files.inputs))  # its whole lines: it may be torn already
     failure = {"boundary": "model", "type": "overloaded", "detail": "busy", "retryable": True}
     marks = {"_ng_attempt_index": 0, "_ng_failure_class": "overloaded", "_ng_failure_terminal": False}
     keys = ("_ng_task_index", "_ng_rollout_index", "agent_ref")
-    lines = [{**{key: row[key] for key in keys}, **marks, "failure": failure} for row in rng.sample(rows, 20)]
+    lines = [
+        {**{key: row[key] for key in keys}, **marks, "failure": failure} for row in rng.sample(rows, min(20, len(rows)))
+    ]
     site.files.failures.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
