@@ -231,7 +231,7 @@ async def data_of(*chunks: bytes) -> list[bytes]:
         for chunk in chunks:
             yield chunk
 
-    return [data async for data in sse_data(body())]
+    return [data async for data in sse_data(body(), limit=1000)]
 
 
 async def test_events_are_found_wherever_the_chunks_are_cut() -> None:

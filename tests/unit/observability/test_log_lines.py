@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from rollmill.config.secret_values import MASK
 from rollmill.context import CallContext, reset_context, set_context
 from rollmill.contracts.json import JsonObject
-from rollmill.observability.logging import MASK, configure_logging, escape_control, readable_line
+from rollmill.observability.logging import configure_logging, escape_control, readable_line
 
 
 @pytest.fixture(autouse=True)
