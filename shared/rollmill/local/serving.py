@@ -20,6 +20,7 @@ from rollmill.config.settings import ServiceSettings
 from rollmill.config.tokens import make_token_file, service_tokens
 from rollmill.errors import ConfigError
 from rollmill.local.connection import is_loopback
+from rollmill.local.http_protocol import BoundedHttpProtocol
 from rollmill.local.sockets import BACKLOG, base_url, bound_address, listen
 from rollmill.observability.logging import configure_logging
 from rollmill.server.app import ServiceApp
@@ -114,7 +115,7 @@ def _config(app: ServiceApp) -> uvicorn.Config:
         interface="asgi3",
         lifespan="on",
         loop="uvloop",
-        http="httptools",
+        http=BoundedHttpProtocol,
         ws="none",
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
