@@ -3,6 +3,8 @@ from typing import Final
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 
+from rollmill.contracts.json import dumps
+
 MASK: Final = "**********"
 """Stands for a secret, as pydantic shows one."""
 SHORTEST: Final = 4
@@ -15,10 +17,10 @@ def secret_values(settings: BaseModel) -> tuple[str, ...]:
 
 
 def without_secrets(text: str, hidden: Iterable[str]) -> str:
-    """Return the text with every one of these values masked."""
+    """Return a text, which may be JSON, with every one of these values masked."""
     for value in hidden:
-        if value in text:
-            text = text.replace(value, MASK)
+        for form in (value, dumps(value).decode()[1:-1]):
+            text = text.replace(form, MASK)
     return text
 
 

@@ -69,8 +69,7 @@ def _configure_structlog(level: int, *, json: bool, stream: TextIO | None, hide:
     write = _as_json if json else _as_text
 
     def written(_: object, __: str, event: _Event) -> str:
-        secrets = tuple(hide())
-        return without_secrets(write(event), (*secrets, *map(_in_json, secrets)))
+        return without_secrets(write(event), hide())
 
     structlog.configure(
         processors=[structlog.processors.add_log_level, _add_circumstances, _make_safe, written],
@@ -168,10 +167,6 @@ def _safe(key: str, value: JsonValue, depth: int) -> JsonValue:
 def _as_json(event: _Event) -> str:
     first: JsonObject = {key: event[key] for key in _OWN_KEYS[:3] if key in event}
     return orjson.dumps(first | dict(event)).decode()
-
-
-def _in_json(text: str) -> str:
-    return orjson.dumps(text).decode()[1:-1]
 
 
 def _as_text(event: _Event) -> str:
