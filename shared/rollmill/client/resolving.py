@@ -11,10 +11,13 @@ class GuardedResolver(AbstractResolver):
     """Finds the addresses of a host and leaves out those where no service can be.
 
     So a name that was registered, and later points to a cloud's metadata address, is not followed there.
+
+    Args:
+        inner: finds the addresses; the system's own way when None.
     """
 
-    def __init__(self) -> None:
-        self._inner = aiohttp.ThreadedResolver()
+    def __init__(self, inner: AbstractResolver | None = None) -> None:
+        self._inner = inner or aiohttp.ThreadedResolver()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
