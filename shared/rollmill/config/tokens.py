@@ -45,6 +45,7 @@ class Tokens:
         self._expected = _expected(self._valid)
         self._looked = float("-inf")
         self._state: tuple[int, int, int] | None = None
+        self._told = False
 
     def __repr__(self) -> str:
         return f"Tokens(file={str(self.file)!r})" if self.file else "Tokens()"
@@ -93,9 +94,11 @@ class Tokens:
         except (OSError, RollmillError) as error:
             if not self._valid:
                 raise _unusable(self.file, error) from None
-            log.warning("token_file_unusable", path=str(self.file), error=str(_unusable(self.file, error)))
+            if not self._told:  # once, and not for every call that is refused
+                log.warning("token_file_unusable", path=str(self.file), error=str(_unusable(self.file, error)))
+            self._told = True
             return False
-        self._expected, self._state = _expected(self._valid), state
+        self._expected, self._state, self._told = _expected(self._valid), state, False
         return True
 
 

@@ -1,7 +1,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -144,7 +144,7 @@ class EngineClient:
 
     async def _refusal(self, engine: Engine, response: aiohttp.ClientResponse) -> RollmillError:
         try:
-            raw = await response.content.read(_MAX_REFUSAL_BYTES)
+            raw = await _start(response.content.iter_any(), _MAX_REFUSAL_BYTES)
         except _BROKEN:
             raw = b""  # the status says enough
         finally:
@@ -201,3 +201,13 @@ class EngineClient:
             return 0.0
         ceiling = min(settings.retry_cap_seconds, settings.retry_base_seconds * 2 ** (attempt - 1))
         return random.uniform(0.0, ceiling) + (fault.retry_after or 0.0)
+
+
+async def _start(chunks: AsyncIterator[bytes], size: int) -> bytes:
+    """Read a body to its end, or until it has at least that many bytes."""
+    body = b""
+    async for chunk in chunks:
+        body += chunk
+        if len(body) >= size:
+            break
+    return body
