@@ -31,12 +31,7 @@ def dumps(value: JsonValue) -> bytes:
         NestingError: the value is nested more than 254 levels deep.
         TypeError: the value holds something that JSON cannot express.
     """
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError as error:
-        if str(error) == "Recursion limit reached":
-            raise NestingError from None
-        raise
+    return _written(value, orjson.OPT_SERIALIZE_NUMPY)
 
 
 def loads(data: bytes | str) -> JsonValue:
@@ -49,5 +44,18 @@ def loads(data: bytes | str) -> JsonValue:
 
 
 def canonical(value: JsonValue) -> bytes:
-    """Serialise with sorted keys, so that equal values have equal bytes (for digests and lookups)."""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    """Serialise with sorted keys, so that equal values have equal bytes (for digests and lookups).
+
+    Raises:
+        NestingError: as `dumps`.
+    """
+    return _written(value, orjson.OPT_SORT_KEYS)
+
+
+def _written(value: JsonValue, option: int) -> bytes:
+    try:
+        return orjson.dumps(value, option=option)
+    except TypeError as error:
+        if str(error) == "Recursion limit reached":
+            raise NestingError from None
+        raise
