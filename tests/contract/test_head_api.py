@@ -60,6 +60,13 @@ async def test_one_name_has_one_kind(head: httpx.AsyncClient) -> None:
         ({"kind": "server"}, "/kind"),
         ({"url": "ftp://w"}, "/url"),
         ({"url": "http://"}, "/url"),
+        ({"url": "http://user:hunter2@weather:1"}, "/url"),
+        ({"url": "http://weather:99999"}, "/url"),
+        ({"url": "http://weather:1?x=1"}, "/url"),
+        ({"url": "http://[::1"}, "/url"),
+        ({"url": "http://169.254.169.254/latest"}, "/url"),
+        ({"url": "https://example.org"}, "/url"),
+        ({"url": "file:///etc/passwd"}, "/url"),
         ({"settings": {"api_key": "x"}}, "/settings"),
         ({"token": "x"}, "/token"),
     ],
@@ -68,6 +75,17 @@ async def test_a_wrong_field_is_named(head: httpx.AsyncClient, changes: JsonObje
     response = await register(head, **changes)
     assert response.status_code == 422
     assert [fault["pointer"] for fault in response.json()["errors"]] == [pointer]
+    assert "hunter2" not in response.text
+
+
+async def test_a_public_host_can_be_allowed_and_the_number_of_instances_is_limited() -> None:
+    settings = HeadSettings(allowed_hosts=[".Example.org"], max_instances=2)
+    async with asgi_client(create_app(settings)) as head:
+        assert (await register(head, url="https://gpu.example.org")).status_code == 201
+        assert (await register(head, url="http://10.0.0.2:1")).status_code == 201
+        refused = await register(head, url="http://10.0.0.3:1")
+        assert (refused.status_code, refused.json()["type"]) == (503, "urn:rollmill:problem:overloaded")
+        assert (await register(head, url="http://10.0.0.2:1")).status_code == 201
 
 
 async def test_discovery_has_exactly_the_public_fields(head: httpx.AsyncClient) -> None:
@@ -90,4 +108,14 @@ async def test_discovery_has_exactly_the_public_fields(head: httpx.AsyncClient) 
 async def test_the_openapi_document_builds(head: httpx.AsyncClient) -> None:
     document = (await head.get("/openapi.json")).json()
     assert {"/v1/services", "/v1/services/{name}", "/v1/services/{name}/{instance}", "/livez"} <= set(document["paths"])
-    assert (await head.get("/docs")).status_code == 200
+
+
+async def test_the_page_of_operations_loads_nothing_and_runs_nothing(head: httpx.AsyncClient) -> None:
+    page = await head.get("/docs")
+    assert page.status_code == 200
+    assert "/v1/services/{name}/{instance}" in page.text
+    assert "http" not in page.text.lower()
+    assert "<script" not in page.text
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert (await head.get("/redoc")).status_code == 404

@@ -2,7 +2,10 @@
 
 import asyncio
 import itertools
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -24,6 +27,7 @@ from rollmill.config.topology import Topology, service_settings, startup_order
 from rollmill.contracts.rows import Row
 from rollmill.contracts.runs import RunOptions
 from rollmill.local.sockets import base_url, bound_address, listen
+from rollmill.local.state import ProcessRecord, StateDir
 from rollmill.server.app import ServiceApp
 from rollmill_services.collector.app import create_app as create_collector
 from rollmill_services.collector.settings import CollectorSettings
@@ -77,6 +81,42 @@ def collect(tmp_path: Path) -> Collect:
         return rows
 
     return run
+
+
+class Workplace:
+    """A folder of its own in which `rollmill` commands run, and the services that they start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.environ = {name: value for name, value in os.environ.items() if not name.startswith("ROLLMILL_")}
+        self.environ["PYTHONPATH"] = str(path)
+        self.said = ""
+        """Everything that the commands wrote."""
+
+    def run(self, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command to its end."""
+        command = [sys.executable, "-m", "rollmill", *words]
+        environ = self.environ | variables
+        done = subprocess.run(command, cwd=self.path, env=environ, capture_output=True, text=True, timeout=90)
+        self.said += done.stdout + done.stderr
+        return done
+
+    def up(self) -> dict[str, ProcessRecord]:
+        """Start the services of `t.yaml`; returns their processes by label."""
+        ports = ("--head-port", "0", "--collector-port", "0", "--profiler-port", "0")
+        done = self.run("up", "-c", "t.yaml", "--detach", *ports)
+        assert done.returncode == 0, done.stderr
+        deployment = StateDir(self.path / ".rollmill").load()
+        assert deployment is not None
+        return {process.label: process for process in deployment.processes}
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Workplace]:
+    """Run commands in an empty folder; what `up` started there is taken down at the end."""
+    workplace = Workplace(tmp_path)
+    yield workplace
+    workplace.run("down", "--grace", "5")
 
 
 @asynccontextmanager

@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -186,6 +187,15 @@ async def test_a_huge_answer_is_refused_for_good(transport: HttpTransport, head:
     assert "larger than 1000 bytes" in str(error)
     assert not is_retryable(error)
     assert not isinstance(error, ConnectionLostError)
+
+
+async def test_a_packed_answer_is_measured_by_what_comes_out_of_it(transport: HttpTransport) -> None:
+    packed = gzip.compress(b"x" * 100_000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    assert len(packed) < 1000
+    async with serving(answering(head + packed)) as (url, _):
+        error = await error_of(transport.send("GET", url, headers={}))
+    assert "larger than 1000 bytes" in str(error)
 
 
 async def test_cookies_of_one_answer_are_not_sent_with_the_next_request(transport: HttpTransport) -> None:

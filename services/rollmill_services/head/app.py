@@ -8,5 +8,9 @@ def create_app(settings: HeadSettings | None = None) -> ServiceApp:
     """Build the head: the registry of live services."""
     settings = settings or HeadSettings.from_environment()
     app = build_app(settings, kind="head", title="rollmill head", routers=[router])
-    app.state.registry = Registry(lease_seconds=settings.lease_seconds)
+    app.state.registry = Registry(
+        lease_seconds=settings.lease_seconds,
+        allowed_hosts=settings.allowed_hosts,
+        max_instances=settings.max_instances,
+    )
     return app

@@ -1,9 +1,11 @@
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
+from rollmill.client.addresses import may_be_service
 from rollmill.contracts.services import Heartbeat, Instance, Kind, Lease, Registration
-from rollmill.errors import ConflictError, NotFoundError, ServiceNotFoundError
+from rollmill.errors import ConflictError, InputError, NotFoundError, OverloadedError, ServiceNotFoundError
 from rollmill.ids import new_id
 
 
@@ -20,11 +22,22 @@ class Registry:
 
     Args:
         lease_seconds: how long an entry lives without a heartbeat.
+        allowed_hosts: where services may be besides local places; see `may_be_service`.
+        max_instances: most entries.
         clock: monotonic seconds.
     """
 
-    def __init__(self, *, lease_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        lease_seconds: float,
+        allowed_hosts: Collection[str] = (),
+        max_instances: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._lease_seconds = lease_seconds
+        self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
+        self._max_instances = max_instances
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
 
@@ -33,7 +46,10 @@ class Registry:
 
         Raises:
             ConflictError: the name is in use for another kind of service.
+            InputError: its URL leads to where no service may be.
+            OverloadedError: there are too many instances.
         """
+        self._check_host(registration.url)
         self._expire()
         for entry in list(self._entries.values()):
             known = entry.registration
@@ -41,6 +57,8 @@ class Registry:
                 raise ConflictError(f"{known.name!r} is registered as {known.kind}, not as {registration.kind}")
             if known.name == registration.name and known.url == registration.url:
                 del self._entries[entry.instance]
+        if len(self._entries) >= self._max_instances:
+            raise OverloadedError(f"{self._max_instances} instances are registered (setting max_instances)")
         instance = new_id()
         self._entries[instance] = _Entry(registration, instance, self._clock(), Heartbeat())
         return Lease(instance=instance, lease_seconds=self._lease_seconds)
@@ -86,6 +104,17 @@ class Registry:
             raise NotFoundError(f"no lease {instance!r} of {name!r}: register again", service=name)
         return entry
 
+    def _check_host(self, url: str) -> None:
+        """Refuse what clients must not be sent to: they call it with the token."""
+        host = _host(url)
+        if not host:
+            fault = "must be http(s)://host:port, without user, password and query"
+        elif not may_be_service(host, self._allowed_hosts):
+            fault = f"{host} is neither this machine nor a private host; the head's setting allowed_hosts can allow it"
+        else:
+            return
+        raise InputError(f"/url: {fault}", errors=[{"pointer": "/url", "detail": fault}])
+
     def _expire(self) -> None:
         horizon = self._clock() - self._lease_seconds
         for entry in [e for e in self._entries.values() if e.renewed < horizon]:
@@ -105,3 +134,13 @@ class Registry:
             state=beat.state,
             lease_age_seconds=round(self._clock() - entry.renewed, 3),
         )
+
+
+def _host(url: str) -> str:
+    """Return the host of a base URL; empty when it is none."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.port != 0 and "@" not in parts.netloc and not (parts.query or parts.fragment)
+    except ValueError:  # no port, or no address between brackets
+        return ""
+    return (parts.hostname or "") if usable else ""

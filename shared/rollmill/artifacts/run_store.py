@@ -27,7 +27,7 @@ class RunStore:
         """Name the files of a run. A folder without a manifest is a run that has not been started yet.
 
         Raises:
-            InputError: this cannot be a run id.
+            InputError: this cannot be a run id, or links lead out of the data directory.
             RunNotFoundError: there is no such run.
         """
         if not _RUN_ID.fullmatch(run_id):
@@ -35,9 +35,9 @@ class RunStore:
         places = self._in_folder(run_id), RunFiles(self.data_dir / f"{run_id}.jsonl")
         for files in places:
             if files.manifest.is_file():
-                return files
+                return self._inside(files)
         if places[0].rollouts.parent.is_dir():
-            return places[0]
+            return self._inside(places[0])
         raise RunNotFoundError(f"no run is called {run_id!r}", run_id=run_id)
 
     def runs(self) -> list[str]:
@@ -62,6 +62,14 @@ class RunStore:
                 f"{path[:200]!r} is not inside the data directory: put the file there and name it relative to that"
             )
         return found
+
+    def _inside(self, files: RunFiles) -> RunFiles:
+        root = self.data_dir.resolve()
+        linked = [path for path in (files.rollouts.parent, *files.all()) if path.is_symlink()]
+        for path in linked:
+            if root not in path.resolve().parents:
+                raise InputError(f"{path.name!r} of this run is a link that leads out of the data directory")
+        return files
 
     def _in_folder(self, run_id: str) -> RunFiles:
         return RunFiles(self.data_dir / run_id / _IN_FOLDER)

@@ -60,7 +60,7 @@ async def open_services(
     check_file_limit(concurrency, raise_file_limit())
     connection = find_connection(url)
     say(f"using the services at {connection.head_url}")
-    async with open_client(connection.head_url, connection.token) as client:
+    async with open_client(connection.head_url, connection.token, ca_file=connection.ca_file) as client:
         try:
             await client.directory.services()
         except ConnectError as error:

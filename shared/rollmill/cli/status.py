@@ -49,7 +49,7 @@ async def live_services(connection: "Connection") -> "list[Instance]":
     from rollmill.client.service_client import auth_headers
     from rollmill.contracts.services import ServiceList
 
-    transport = HttpTransport()
+    transport = HttpTransport(ca_file=connection.ca_file)
     url, headers = f"{connection.head_url}/v1/services", auth_headers(connection.token)
     try:
         reply = await transport.send("GET", url, headers=headers, timeout=TIMEOUT_SECONDS)

@@ -48,15 +48,18 @@ def up(  # noqa: PLR0913 (one parameter for each option of the command)
     # Made first: it gets ready while the topology is checked.
     with new_spawner(service_environment(os.environ, pass_env or ())) as spawner:
         from rollmill.config.topology import load_topology
-        from rollmill.local.connection import deployment_token
+        from rollmill.local.connection import deployment_tokens, tls_from_environment
         from rollmill.local.launcher import Launcher
         from rollmill.local.plan import Placement, plan_processes
         from rollmill.local.state import StateDir
 
         topology = load_topology(config)
         state = StateDir.default()
+        tokens, tls = deployment_tokens(state), tls_from_environment(os.environ)
         placement = Placement(
-            token=deployment_token(state),
+            token=tokens.shown,
+            token_file=tokens.file,
+            tls=tls,
             data_dir=data_dir,
             head_port=head_port,
             collector_port=collector_port,
@@ -65,9 +68,14 @@ def up(  # noqa: PLR0913 (one parameter for each option of the command)
         )
         plans = plan_processes(topology, placement)
         with state.locked():
-            source, token = str(config.absolute()), placement.token
             launcher = Launcher(
-                state, spawner, topology=source, token=token, foreground=not detach, tell=tell, restarts=restarts
+                state,
+                spawner,
+                topology=str(config.absolute()),
+                token=placement.token,
+                foreground=not detach,
+                tell=tell,
+                restarts=restarts,
             )
             run = _Run(launcher, topology, began, detach=detach, grace_seconds=grace)
             asyncio.run(run.run(plans, host=host, ready_timeout=ready_timeout))

@@ -1,12 +1,15 @@
 """Clients of the collector and the profiler, for people and scripts: httpx, synchronous and not."""
 
+import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import httpx
 
 from rollmill.client.service_client import auth_headers
+from rollmill.client.tls import client_tls
 from rollmill.client.transport import reply_error
 from rollmill.contracts.json import JsonObject, JsonValue, dumps, loads
 from rollmill.contracts.rows import Row
@@ -24,10 +27,14 @@ class _Client:
         url: base URL of the service.
         token: bearer token.
         timeout_seconds: for each answer to begin; streams may then go on for any time.
+        ca_file: authorities (PEM) that its certificate is checked against, instead of the system's.
     """
 
-    def __init__(self, url: str, *, token: str = "", timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self._http = httpx.Client(base_url=url, headers=auth_headers(token), timeout=timeout_seconds)
+    def __init__(
+        self, url: str, *, token: str = "", timeout_seconds: float = TIMEOUT_SECONDS, ca_file: Path | None = None
+    ) -> None:
+        headers = auth_headers(token)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_seconds, verify=_verify(ca_file))
 
     def __enter__(self) -> Self:
         return self
@@ -52,8 +59,11 @@ class _Client:
 class _AsyncClient:
     """What the asynchronous clients share; arguments as in the synchronous ones."""
 
-    def __init__(self, url: str, *, token: str = "", timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self._http = httpx.AsyncClient(base_url=url, headers=auth_headers(token), timeout=timeout_seconds)
+    def __init__(
+        self, url: str, *, token: str = "", timeout_seconds: float = TIMEOUT_SECONDS, ca_file: Path | None = None
+    ) -> None:
+        headers = auth_headers(token)
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_seconds, verify=_verify(ca_file))
 
     async def __aenter__(self) -> Self:
         return self
@@ -247,6 +257,10 @@ async def _async_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         for line in lines.feed(chunk):
             yield line
+
+
+def _verify(ca_file: Path | None) -> ssl.SSLContext | bool:
+    return client_tls(ca_file) if ca_file else True
 
 
 def _body(request: RunRequest) -> JsonObject:

@@ -101,7 +101,7 @@ class HeadDirectory:
     Args:
         transport: how to reach the head.
         head_url: its base URL.
-        headers: sent with every request (the token).
+        headers: gives what is sent with a request (the token).
         refresh_seconds: how old an answer may be before it is asked for again in the background.
         wait_seconds: how long `pick` waits for a service that is not there yet.
     """
@@ -111,14 +111,14 @@ class HeadDirectory:
         transport: Transport,
         head_url: str,
         *,
-        headers: Mapping[str, str],
+        headers: Callable[[], Mapping[str, str]],
         refresh_seconds: float = 1.0,
         wait_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
         self._url = head_url.rstrip("/") + "/v1/services"
-        self._headers = dict(headers)
+        self._headers = headers
         self._refresh_seconds = refresh_seconds
         self._wait_seconds = wait_seconds
         self._clock = clock
@@ -189,7 +189,7 @@ class HeadDirectory:
 
     async def _ask(self) -> None:
         try:
-            reply = await self._transport.send("GET", self._url, headers=self._headers, timeout=5.0)
+            reply = await self._transport.send("GET", self._url, headers=self._headers(), timeout=5.0)
             if not reply.ok:
                 raise reply.error()
             self._take(ServiceList.model_validate(reply.json()).services)

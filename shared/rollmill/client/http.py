@@ -3,10 +3,13 @@ import math
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 from yarl import URL
 
+from rollmill.client.resolving import GuardedResolver
+from rollmill.client.tls import client_tls
 from rollmill.client.transport import Reply, StreamReply
 from rollmill.errors import ConnectError, ConnectionLostError, RollmillError, UpstreamError, UpstreamTimeoutError
 
@@ -22,6 +25,7 @@ class HttpTransport:
         connect_timeout_seconds: longest wait for a TCP connection.
         max_connections: connections open at once, 0 for no limit of its own.
         max_body_bytes: a larger answer is an error, not a full memory; services take no larger body either.
+        ca_file: authorities (PEM) that certificates are checked against, instead of the system's.
     """
 
     def __init__(
@@ -30,10 +34,12 @@ class HttpTransport:
         connect_timeout_seconds: float = 5.0,
         max_connections: int = 0,
         max_body_bytes: int = 64 * 1024 * 1024,
+        ca_file: Path | None = None,
     ) -> None:
         self._connect_timeout = connect_timeout_seconds
         self._max_connections = max_connections
         self._max_body_bytes = max_body_bytes
+        self._ca_file = ca_file
         self._session: aiohttp.ClientSession | None = None
         self._urls: dict[str, URL] = {}
 
@@ -74,10 +80,11 @@ class HttpTransport:
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         length = response.content_length
-        if length is not None and length <= self._max_body_bytes:
+        packed = "content-encoding" in response.headers  # then the length says nothing about what comes out
+        if length is not None and length <= self._max_body_bytes and not packed:
             return await response.read()
         chunks: list[bytes] = []
-        size = length or 0  # one that says beforehand that it is too large is not read
+        size = 0 if packed else length or 0  # one that says beforehand that it is too large is not read
         while size <= self._max_body_bytes:
             chunk = await response.content.readany()
             if not chunk:
@@ -104,6 +111,8 @@ class HttpTransport:
                 limit_per_host=0,
                 keepalive_timeout=KEEPALIVE_SECONDS,
                 happy_eyeballs_delay=None,
+                resolver=GuardedResolver(),
+                ssl=client_tls(self._ca_file) if self._ca_file else True,
             )
             self._session = aiohttp.ClientSession(
                 connector=connector,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from rollmill.client.directory import Directory, Replica
 from rollmill.client.retry import RetryPolicy, retry_delay
 from rollmill.client.transport import Reply, Transport
+from rollmill.config.tokens import Tokens
 from rollmill.context import (
     DEADLINE_HEADER,
     IDEMPOTENCY_HEADER,
@@ -37,7 +38,7 @@ class ServiceClient:
     Args:
         transport: carries the calls.
         directory: finds replicas.
-        token: bearer token shown to every service.
+        token: bearer token shown to every service, or where it is to be had.
         policy: bounds of the retries.
         sleep: waits between retries (replaced in tests).
         uniform: jitter.
@@ -48,7 +49,7 @@ class ServiceClient:
         transport: Transport,
         directory: Directory,
         *,
-        token: str = "",
+        token: str | Tokens = "",
         policy: RetryPolicy | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         uniform: Callable[[float, float], float] = random.uniform,
@@ -58,7 +59,7 @@ class ServiceClient:
         self._policy = policy or RetryPolicy()
         self._sleep = sleep
         self._uniform = uniform
-        self._base_headers = auth_headers(token) | {"content-type": "application/json"}
+        self._tokens = token if isinstance(token, Tokens) else Tokens(token)
 
     async def call(
         self,
@@ -128,7 +129,8 @@ class ServiceClient:
                 await self._sleep(delay)
 
     def _headers(self, context: CallContext, key: str, extra: Mapping[str, str] | None) -> dict[str, str]:
-        headers = dict(self._base_headers)
+        headers = auth_headers(self._tokens.shown)
+        headers["content-type"] = "application/json"
         if context.request_id:
             headers[REQUEST_ID_HEADER] = context.request_id
         if context.deadline is not None:

@@ -9,7 +9,7 @@ from rollmill.artifacts.keys import KeySet
 from rollmill.artifacts.reader import iter_lines, parse_line
 from rollmill.collection.prompts import PromptConfig, has_input
 from rollmill.contracts import rows
-from rollmill.contracts.json import JsonObject, canonical, dumps, loads
+from rollmill.contracts.json import MAX_DEPTH, JsonObject, NestingError, canonical, dumps, loads
 from rollmill.contracts.rows import Row, RowKey
 from rollmill.errors import InputError
 
@@ -191,11 +191,15 @@ class _Checks:
         self._given_away: list[str] = []
         self._repeated_keys: list[str] = []
         self._unrendered: list[str] = []
+        self._too_deep: list[int] = []
 
     def see(self, number: int, row: Row) -> None:
         self.lines += 1
         self._see_input(number, row)
-        self._see_keys(number, row, self._repeats(number, row))
+        try:
+            self._see_keys(number, row, self._repeats(number, row))
+        except NestingError:
+            self._too_deep.append(number)
 
     def _repeats(self, number: int, row: Row) -> int:
         """Count the row's rollouts for its agent; 0 when it cannot have any."""
@@ -243,6 +247,7 @@ class _Checks:
             (self._unrendered, "the prompt config does not fit the values of"),
             (self._bad_indices, "_ng_task_index and _ng_rollout_index must be integers >= 0: lines"),
             (self._bad_metadata, "metadata.extra_body is not a JSON object in text, so no seed can be added: lines"),
+            (self._too_deep, f"nested more than {MAX_DEPTH} levels deep: lines"),
             (self._given_away, "_ng_task_index of lines is the number that an earlier line without one got:"),
             (self._repeated_keys, "two rollouts would have the same task and rollout index:"),
         ]

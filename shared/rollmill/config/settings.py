@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self, get_args, get_origin
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from rollmill.contracts.json import JsonObject, JsonValue
 from rollmill.contracts.services import NAME_PATTERN
@@ -33,6 +33,9 @@ class ServiceSettings(BaseModel):
     """Base URL that other services are given; empty means do not register."""
     token: SecretStr | None = None
     """Bearer token that callers must show and that this service shows to others."""
+    token_file: Path | None = None
+    """File with the token instead, private to its owner. It may hold two, one a line: both are accepted, the first is
+    shown to others. It is read again when it changes."""
     session_secret: SecretStr | None = None
     """Key that signs session ids; random at each start when not given."""
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
@@ -42,7 +45,31 @@ class ServiceSettings(BaseModel):
     """Requests beyond this number are answered 503 with `Retry-After`."""
     session_idle_seconds: float = Field(default=3600.0, gt=0)
     """Sessions unused for this long are closed."""
+    tls_cert_file: Path | None = None
+    """Certificate chain (PEM) to serve HTTPS with."""
+    tls_key_file: Path | None = None
+    """Its private key (PEM)."""
+    tls_ca_file: Path | None = None
+    """Authorities (PEM) that other services' certificates are checked against, instead of the system's."""
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+
+    @field_validator("token_file", "tls_cert_file", "tls_key_file", "tls_ca_file", mode="before")
+    @classmethod
+    def _empty_is_none(cls, path: JsonValue) -> JsonValue:
+        return path or None  # what a variable is that is set to nothing
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_cert_file and tls_key_file go together")
+        return self
+
+    @field_validator("head_url", "advertise_url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if "@" in url:
+            raise ValueError("must not hold a user or password: services show each other the token")
+        return url
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -54,7 +81,11 @@ class ServiceSettings(BaseModel):
         env = os.environ if environ is None else environ
         values = _file_values(env.get(SETTINGS_FILE))
         for name, info in cls.model_fields.items():
-            raw = _env_value(env, ENV_PREFIX + name.upper(), structured=_is_structured(info.annotation))
+            variable = ENV_PREFIX + name.upper()
+            raw = env.get(variable)
+            if raw is None and f"{name}_file" not in cls.model_fields:
+                raw = _file_value(env, f"{variable}_FILE")
+            raw = _parsed(raw, variable) if _is_structured(info.annotation) else raw
             if raw is not None:
                 values[name] = raw
         return cls.parse(values, where="environment")
@@ -105,14 +136,19 @@ def _is_group(part: object) -> bool:
     return isinstance(part, type) and issubclass(part, BaseModel)
 
 
-def _env_value(env: Mapping[str, str], variable: str, *, structured: bool) -> JsonValue:
-    raw = env.get(variable)
-    if raw is None and (path := env.get(f"{variable}_FILE")):
-        try:
-            raw = Path(path).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(f"{variable}_FILE={path}: {error.strerror}") from None
-    if raw is None or not structured or raw[:1] not in ("[", "{"):
+def _file_value(env: Mapping[str, str], variable: str) -> str | None:
+    path = env.get(variable)
+    if not path:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"{variable}={path}: {error.strerror}") from None
+
+
+def _parsed(raw: str | None, variable: str) -> JsonValue:
+    """A list or mapping, if the text looks like one; else the text."""
+    if raw is None or raw[:1] not in ("[", "{"):
         return raw
     try:
         return orjson.loads(raw)

@@ -5,7 +5,7 @@ them travel on unchanged. They are therefore plain JSON objects, named here once
 control plane is a strict model instead.
 """
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -13,13 +13,25 @@ JsonValue: TypeAlias = Any  # null, bool, number, string, list or object, as orj
 JsonObject: TypeAlias = dict[str, Any]
 
 
+MAX_DEPTH: Final = 254
+"""Deepest nesting that is written. `loads` reads four times as much, so what was sent to us may be deeper."""
+
+
+class NestingError(TypeError):
+    """A value is nested too deeply to be written."""
+
+    def __init__(self) -> None:
+        super().__init__(f"nested more than {MAX_DEPTH} levels deep")
+
+
 def dumps(value: JsonValue) -> bytes:
     """Serialise to compact JSON bytes; numpy scalars and arrays are allowed.
 
     Raises:
+        NestingError: the value is nested more than 254 levels deep.
         TypeError: the value holds something that JSON cannot express.
     """
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return _written(value, orjson.OPT_SERIALIZE_NUMPY)
 
 
 def loads(data: bytes | str) -> JsonValue:
@@ -32,5 +44,18 @@ def loads(data: bytes | str) -> JsonValue:
 
 
 def canonical(value: JsonValue) -> bytes:
-    """Serialise with sorted keys, so that equal values have equal bytes (for digests and lookups)."""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    """Serialise with sorted keys, so that equal values have equal bytes (for digests and lookups).
+
+    Raises:
+        NestingError: as `dumps`.
+    """
+    return _written(value, orjson.OPT_SORT_KEYS)
+
+
+def _written(value: JsonValue, option: int) -> bytes:
+    try:
+        return orjson.dumps(value, option=option)
+    except TypeError as error:
+        if str(error) == "Recursion limit reached":
+            raise NestingError from None
+        raise

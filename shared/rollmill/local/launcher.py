@@ -110,7 +110,8 @@ class Launcher:
         """
         until = self._clock() + timeout_seconds
         missing = list(self.processes)
-        transport = HttpTransport()
+        ca_file = self.processes[0].plan.settings.get("tls_ca_file")  # the same for all
+        transport = HttpTransport(ca_file=Path(ca_file) if ca_file else None)
         try:
             while missing and not stop.is_set():
                 self._fail_if_any_ended()

@@ -10,6 +10,7 @@ from rollmill.config.specs import ServiceSpec, Topology
 from rollmill.config.topology import startup_order, topology_digest
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.services import Kind
+from rollmill.local.connection import TlsFiles
 from rollmill.local.ports import COLLECTOR_PORT, HEAD_PORT, PROFILER_PORT
 
 OWN_SERVICES: Final[Mapping[Kind, str]] = {"head": "head", "collector": "collector", "profiler": "profiler"}
@@ -40,7 +41,10 @@ class ProcessPlan:
 class Placement:
     """What the person who runs `up` chooses."""
 
-    token: str = field(repr=False)
+    token: str = field(default="", repr=False)
+    token_file: Path | None = None
+    """Where the token is to be read instead."""
+    tls: TlsFiles = field(default_factory=TlsFiles)
     data_dir: Path = Path("results")
     """Directory of the runs."""
     head_port: int = HEAD_PORT
@@ -59,7 +63,8 @@ def plan_processes(
         placement: ports, directories and the token.
         own: Rollmill's own services by kind.
     """
-    common = {"log_level": placement.log_level, "token": placement.token}
+    access = _access(placement)
+    common = access | {"log_level": placement.log_level}
     data = common | {"data_dir": str(placement.data_dir.absolute())}
     extra: dict[Kind, tuple[int, JsonObject]] = {
         "head": (placement.head_port, common),
@@ -72,13 +77,23 @@ def plan_processes(
         if kind in own
     ]
     for name in startup_order(topology):
-        plans += _replicas(name, topology.services[name], common)
+        plans += _replicas(name, topology.services[name], access, placement.log_level)
     return plans
 
 
-def _replicas(name: str, spec: ServiceSpec, common: JsonObject) -> list[ProcessPlan]:
+def _access(placement: Placement) -> JsonObject:
+    """What decides who may call whom; it is the same for all, whatever the topology says."""
+    file = placement.token_file
+    return {
+        "token": None if file else placement.token,
+        "token_file": str(file) if file else None,
+        **placement.tls.settings(),
+    }
+
+
+def _replicas(name: str, spec: ServiceSpec, access: JsonObject, log_level: str) -> list[ProcessPlan]:
     # One secret for all replicas of a service, which nobody else knows: only they read each other's session ids.
     session = {"session_secret": secrets.token_hex(32)}
-    settings = session | {"log_level": common["log_level"]} | spec.settings | {"token": common["token"], "name": name}
+    settings = session | {"log_level": log_level} | spec.settings | access | {"name": name}
     labels = [name] if spec.replicas == 1 else [f"{name}@{number}" for number in range(1, spec.replicas + 1)]
     return [ProcessPlan(label, name, spec.kind, spec.use, 0, settings) for label in labels]

@@ -60,7 +60,8 @@ class ServiceProcess:
             if port == self.plan.port:
                 raise
             self._listener = listen(self.host, 0)
-        self.url = base_url(self.host, bound_address(self._listener)[1], head_url=self.head_url)
+        port = bound_address(self._listener)[1]
+        self.url = base_url(self.host, port, head_url=self.head_url, tls=bool(self.plan.settings.get("tls_cert_file")))
 
     def close_socket(self) -> None:
         """Let go of the socket; the process has its own copy, and without one nobody listens any more."""

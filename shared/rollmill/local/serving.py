@@ -4,6 +4,7 @@ import asyncio
 import gc
 import signal
 import socket
+from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, TypeVar
 
@@ -12,10 +13,14 @@ import uvicorn
 
 from rollmill._version import __version__
 from rollmill.client.file_limit import raise_file_limit
+from rollmill.client.tls import check_server_files
 from rollmill.config.loading import find_service
+from rollmill.config.secret_values import secret_values
 from rollmill.config.settings import ServiceSettings
+from rollmill.config.tokens import make_token_file, service_tokens
 from rollmill.errors import ConfigError
 from rollmill.local.connection import is_loopback
+from rollmill.local.http_protocol import BoundedHttpProtocol
 from rollmill.local.sockets import BACKLOG, base_url, bound_address, listen
 from rollmill.observability.logging import configure_logging
 from rollmill.server.app import ServiceApp
@@ -38,6 +43,7 @@ def serve(
     port: int = 0,
     listener: socket.socket | None = None,
     json_logs: bool = True,
+    token_file: Path | None = None,
 ) -> None:
     """Serve one service until the process is asked to stop; its settings come from the environment.
 
@@ -47,6 +53,7 @@ def serve(
         port: 0 lets the system choose a free one.
         listener: a socket that already listens; host and port are then those of the socket.
         json_logs: log JSON lines, not text for a person.
+        token_file: where the token is when the settings have none; made when it does not exist.
 
     Raises:
         ConfigError: the service cannot be found, told or reached as asked.
@@ -54,9 +61,15 @@ def serve(
     """
     definition = find_service(use)
     settings = definition.settings_type.from_environment()
-    configure_logging(settings.log_level, json=json_logs)
+    if not service_tokens(settings):
+        settings = settings.model_copy(update={"token_file": token_file})
+    tokens, hidden = service_tokens(settings), secret_values(settings)
+    configure_logging(settings.log_level, json=json_logs, hide=lambda: (*hidden, *tokens.known))
     with listener or listen(host, port) as bound:
         settings = placed(settings, use, *bound_address(bound))
+        if tokens.file is not None and make_token_file(tokens.file):
+            log.info("token_made", path=str(tokens.file))
+        _ = tokens.valid  # tells what is wrong with the file
         app = definition.factory(settings)
         if not isinstance(app, ServiceApp):
             raise ConfigError(f"{use!r}: its factory returns {type(app).__name__}, not an app made by build_app")
@@ -64,8 +77,7 @@ def serve(
         _settle_memory()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _leave)
-        url = settings.advertise_url or base_url(*bound_address(bound))
-        log.info("serving", name=settings.name, kind=app.runtime.kind, url=url, version=__version__)
+        log.info("serving", name=settings.name, kind=app.runtime.kind, url=settings.advertise_url, version=__version__)
         _Server(_config(app), app.runtime).run(sockets=[bound])
 
 
@@ -75,12 +87,13 @@ def placed(settings: Settings, use: str, host: str, port: int) -> Settings:
     Raises:
         ConfigError: anybody could reach it, and nothing protects it.
     """
-    if settings.token is None and not is_loopback(host):
+    if not service_tokens(settings) and not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other machines, so a token is needed: set ROLLMILL_TOKEN or "
             "ROLLMILL_TOKEN_FILE, or listen on 127.0.0.1"
         )
-    url = settings.advertise_url or base_url(host, port, head_url=settings.head_url)
+    tls = settings.tls_cert_file is not None
+    url = settings.advertise_url or base_url(host, port, head_url=settings.head_url, tls=tls)
     return settings.model_copy(update={"name": settings.name or _default_name(use), "advertise_url": url})
 
 
@@ -94,12 +107,15 @@ def _default_name(use: str) -> str:
 
 
 def _config(app: ServiceApp) -> uvicorn.Config:
+    cert, key = app.runtime.settings.tls_cert_file, app.runtime.settings.tls_key_file
+    if cert is not None and key is not None:
+        check_server_files(cert, key)
     return uvicorn.Config(
         app,
         interface="asgi3",
         lifespan="on",
         loop="uvloop",
-        http="httptools",
+        http=BoundedHttpProtocol,
         ws="none",
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
@@ -109,6 +125,8 @@ def _config(app: ServiceApp) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         proxy_headers=False,
+        ssl_certfile=cert,
+        ssl_keyfile=key,
     )
 
 

@@ -46,15 +46,16 @@ def bound_address(listener: socket.socket) -> tuple[str, int]:
     return str(name[0]), int(name[1])
 
 
-def base_url(host: str, port: int, *, head_url: str = "") -> str:
-    """Return the URL under which others reach a socket that is bound to this host.
+def base_url(host: str, port: int, *, head_url: str = "", tls: bool = False) -> str:
+    """Return the URL under which others reach a socket that is bound to this host; `tls` when HTTPS is spoken there.
 
     A socket that listens on all interfaces is reached at the address from which this machine reaches the head, or
     else the outside.
     """
     if host in ("", "0.0.0.0", "::"):
         host = _own_address(urlsplit(head_url).hostname if head_url else None, v6=host == "::")
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _own_address(target: str | None, *, v6: bool) -> str:

@@ -2,15 +2,14 @@
 
 import fcntl
 import os
-import secrets
-import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
 from pydantic import Field, ValidationError
 
+from rollmill.config.tokens import make_token_file, read_tokens
 from rollmill.contracts.json import JsonObject, dumps
 from rollmill.contracts.services import Kind
 from rollmill.contracts.wire import WireModel
@@ -85,30 +84,16 @@ class StateDir:
         Raises:
             ConfigError: the file is readable by others, or holds no token; says the fix.
         """
-        known = self.existing_token()
-        if known is not None:
-            return known
         self._make()
-        draft = self.path / f".token-{secrets.token_hex(8)}"
-        _write_private(draft, f"{secrets.token_urlsafe(32)}\n".encode())
-        with suppress(FileExistsError):  # someone else was first: theirs is the token
-            os.link(draft, self._token_path)
-        draft.unlink()
-        return self.existing_token() or self.token()
+        make_token_file(self.token_path)
+        return read_tokens(self.token_path)[0]
 
     def existing_token(self) -> str | None:
         """Return the token, or None when there is none yet; raises as `token` does."""
         try:
-            with self._token_path.open("rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                token = file.read(4096).decode("ascii", "replace").strip()
+            return read_tokens(self.token_path)[0]
         except FileNotFoundError:
             return None
-        if mode & 0o077:
-            raise ConfigError(f"{self._token_path} can be read by others; run: chmod 600 {self._token_path}")
-        if not token or not all("!" <= character <= "~" for character in token):
-            raise ConfigError(f"{self._token_path} holds no token; remove it, and a new one is made")
-        return token
 
     def write_settings(self, label: str, values: JsonObject) -> Path:
         """Write the settings file of one process, which nobody else can read."""
@@ -171,7 +156,8 @@ class StateDir:
             yield
 
     @property
-    def _token_path(self) -> Path:
+    def token_path(self) -> Path:
+        """The file with the token."""
         return self.path / "token"
 
     @property

@@ -4,18 +4,16 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
 import orjson
 import structlog
 
+from rollmill.config.secret_values import MASK, without_secrets
 from rollmill.context import get_context
 from rollmill.contracts.json import JsonObject, JsonValue
-
-MASK: Final = "**********"
-"""Stands for a secret, as pydantic shows one."""
 
 _SECRET_KEY: Final = re.compile(
     r"(token|api_?key|access_?key|private_?key|authorization|cookie|passw(or)?d|secret|credentials?)$"
@@ -29,7 +27,13 @@ _OWN_KEYS: Final = ("timestamp", "level", "event", "exception")
 _Event = MutableMapping[str, JsonValue]
 
 
-def configure_logging(level: str, *, json: bool, stream: TextIO | None = None) -> None:
+def _nothing() -> Iterable[str]:
+    return ()
+
+
+def configure_logging(
+    level: str, *, json: bool, stream: TextIO | None = None, hide: Callable[[], Iterable[str]] = _nothing
+) -> None:
     """Send all logging of this process, also that of libraries, to one stream.
 
     Call it once at the start of a process; calling it again replaces the former configuration.
@@ -38,9 +42,10 @@ def configure_logging(level: str, *, json: bool, stream: TextIO | None = None) -
         level: DEBUG, INFO, WARNING or ERROR.
         json: one JSON object a line with UTC timestamps, for services; else text for a person.
         stream: stderr when None.
+        hide: gives the secrets of this process; wherever in a line one stands, also in a traceback, it is masked.
     """
     number = logging.getLevelNamesMapping()[level]
-    _configure_structlog(number, json=json, stream=stream)
+    _configure_structlog(number, json=json, stream=stream, hide=hide)
     root = logging.getLogger()
     root.handlers = [handler for handler in root.handlers if not isinstance(handler, _Bridge)]
     root.addHandler(_Bridge())
@@ -57,12 +62,17 @@ def ensure_logging() -> None:
     Warnings and errors go to stderr; the standard library's logging, which belongs to the application, is left alone.
     """
     if not structlog.is_configured():
-        _configure_structlog(logging.WARNING, json=False, stream=None)
+        _configure_structlog(logging.WARNING, json=False, stream=None, hide=_nothing)
 
 
-def _configure_structlog(level: int, *, json: bool, stream: TextIO | None) -> None:
+def _configure_structlog(level: int, *, json: bool, stream: TextIO | None, hide: Callable[[], Iterable[str]]) -> None:
+    write = _as_json if json else _as_text
+
+    def written(_: object, __: str, event: _Event) -> str:
+        return without_secrets(write(event), hide())
+
     structlog.configure(
-        processors=[structlog.processors.add_log_level, _add_circumstances, _make_safe, _as_json if json else _as_text],
+        processors=[structlog.processors.add_log_level, _add_circumstances, _make_safe, written],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=lambda *_: _Lines(stream),
         cache_logger_on_first_use=False,
@@ -154,12 +164,12 @@ def _safe(key: str, value: JsonValue, depth: int) -> JsonValue:
     return escape_control(text, keep_lines=True)
 
 
-def _as_json(_: object, __: str, event: _Event) -> str:
+def _as_json(event: _Event) -> str:
     first: JsonObject = {key: event[key] for key in _OWN_KEYS[:3] if key in event}
     return orjson.dumps(first | dict(event)).decode()
 
 
-def _as_text(_: object, __: str, event: _Event) -> str:
+def _as_text(event: _Event) -> str:
     return _text(event)
 
 

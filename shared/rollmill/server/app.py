@@ -7,12 +7,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rollmill._version import __version__
 from rollmill.client.links import Connector, connect_over_network
+from rollmill.config.secret_values import secret_values
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.services import Kind
 from rollmill.observability.logging import ensure_logging
 from rollmill.server.background import background
 from rollmill.server.calls import HotRoute
+from rollmill.server.docs import docs_router
 from rollmill.server.edge import Edge
 from rollmill.server.health import health_router
 from rollmill.server.problems import PROBLEM_MEDIA_TYPE, add_problem_handlers
@@ -40,7 +42,7 @@ class ServiceApp(FastAPI):
         self._hot = hot
         self._own_lifespan = lifespan
         self.edge: Edge | None = None
-        super().__init__(title=title, version=__version__, lifespan=_run)
+        super().__init__(title=title, version=__version__, lifespan=_run, docs_url=None, redoc_url=None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Go straight to the edge; what FastAPI does before its own layers is of no use to the hot routes."""
@@ -51,7 +53,7 @@ class ServiceApp(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         """Put the edge outside everything that FastAPI itself wraps around the routes."""
-        self.edge = Edge(super().build_middleware_stack(), self.runtime.settings, self._hot)
+        self.edge = Edge(super().build_middleware_stack(), self.runtime.settings, self.runtime.tokens, self._hot)
         return self.edge
 
     @asynccontextmanager
@@ -59,6 +61,7 @@ class ServiceApp(FastAPI):
         """Open what the service needs, say that it is ready, and close everything at the end."""
         runtime = self.runtime
         ensure_logging()
+        _ = runtime.tokens.valid  # a token file that cannot be used is told now, not with the first call
         async with AsyncExitStack() as stack:
             runtime.connected = await stack.enter_async_context(self.connector(runtime.settings))
             await stack.enter_async_context(self._own_lifespan(runtime))
@@ -74,7 +77,7 @@ class ServiceApp(FastAPI):
     async def _registered(self) -> AsyncIterator[None]:
         from rollmill.client.http import HttpTransport  # see links.py
 
-        transport = HttpTransport()
+        transport = HttpTransport(ca_file=self.runtime.settings.tls_ca_file)
         registrar = Registrar(self.runtime, transport, lambda: self.edge.in_flight if self.edge else 0)
         self.runtime.on_drain.append(registrar.announce)
         try:
@@ -115,8 +118,9 @@ def build_app(
         runtime: given when the routes share it; else made from settings and kind.
     """
     app = ServiceApp(runtime or Runtime(settings, kind), title=title, hot=hot, lifespan=lifespan)
-    add_problem_handlers(app)
+    add_problem_handlers(app, hidden=secret_values(settings))
     app.include_router(health_router(app.runtime))
+    app.include_router(docs_router())
     for router in routers:
         app.include_router(router)
     for route in hot:

@@ -3,13 +3,14 @@
 `docs/decisions/0002-hot-routes.md` has the measurement behind this.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import structlog
 
+from rollmill.config.secret_values import without_secrets
 from rollmill.contracts.json import JsonObject, JsonValue, dumps, loads
 from rollmill.errors import InputError, RollmillError, to_problem
 
@@ -68,14 +69,21 @@ def json_answer(value: JsonValue, *, headers: RawHeaders = (), keep: bool = True
     return Answer(dumps(value), headers=(*_JSON, *headers) if headers else _JSON, keep=keep)
 
 
-def problem_answer(error: RollmillError, *, instance: str = "") -> Answer:
-    """Answer with the problem document of an error, and `Retry-After` when it says how long to wait."""
+def problem_answer(error: RollmillError, *, instance: str = "", hidden: Iterable[str] = ()) -> Answer:
+    """Answer with the problem document of an error, and `Retry-After` when it says how long to wait.
+
+    Args:
+        error: what went wrong.
+        instance: path of the call.
+        hidden: the service's secrets, which are masked wherever they stand.
+    """
     headers = list(_PROBLEM)
     if error.retry_after is not None:
         headers.append((b"retry-after", f"{error.retry_after:g}".encode()))
     if error.status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="rollmill"'))
-    return Answer(dumps(to_problem(error, instance=instance)), error.status, headers)
+    body = without_secrets(dumps(to_problem(error, instance=instance)).decode(), hidden)
+    return Answer(body.encode(), error.status, headers)
 
 
 def event_stream(events: AsyncGenerator[JsonObject, None], *, named: bool) -> Answer:

@@ -4,15 +4,16 @@ Hot routes are answered right here from a table; everything else goes on to Fast
 """
 
 import asyncio
-import hmac
 import math
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rollmill.config.secret_values import secret_values
 from rollmill.config.settings import ServiceSettings
+from rollmill.config.tokens import Tokens
 from rollmill.context import (
     DEADLINE_HEADER,
     IDEMPOTENCY_HEADER,
@@ -24,6 +25,7 @@ from rollmill.context import (
     reset_context,
     set_context,
 )
+from rollmill.contracts.json import NestingError
 from rollmill.errors import (
     REFUSED,
     DeadlineError,
@@ -58,15 +60,17 @@ class Edge:
 
     Args:
         app: where calls go that are not hot.
-        settings: token, size limit, longest time, most calls at once.
+        settings: size limit, longest time, most calls at once.
+        tokens: what callers must show one of; when there are none, everybody is let in.
         routes: the hot routes.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServiceSettings, routes: Iterable[HotRoute]) -> None:
+    def __init__(self, app: ASGIApp, settings: ServiceSettings, tokens: Tokens, routes: Iterable[HotRoute]) -> None:
         self._app = app
         self._settings = settings
         self._routes = {(route.method, route.path): route for route in routes}
-        self._token = f"Bearer {settings.token.get_secret_value()}".encode() if settings.token else b""
+        self._tokens = tokens
+        self._hidden = secret_values(settings)
         self._kept = KeptAnswers()
         self.in_flight = 0
 
@@ -77,7 +81,7 @@ class Edge:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = headers.get(_REQUEST_ID, b"").decode("latin-1")[:128] or new_id()
-        sending = _Sending(send, request_id)
+        sending = _Sending(send, request_id, self._hidden)
         token = None
         self.in_flight += 1
         try:
@@ -89,6 +93,8 @@ class Edge:
                 await self._serve(route, headers, scope, receive, sending)
         except RollmillError as error:
             await sending.problem(error, instance=scope["path"])
+        except NestingError as error:  # nothing of ours is: it was sent
+            await sending.problem(InputError(str(error)), instance=scope["path"])
         except Exception as error:
             await self._failed(error, sending, scope["path"])
         finally:
@@ -108,8 +114,8 @@ class Edge:
     def _admit(self, scope: Scope, headers: dict[bytes, bytes], request_id: str) -> CallContext:
         if scope["path"] in OPEN_PATHS:
             return CallContext(request_id)
-        trusted = not self._token or _in_process(scope)
-        if not trusted and not hmac.compare_digest(headers.get(b"authorization", b""), self._token):
+        trusted = not self._tokens or _in_process(scope)
+        if not trusted and not self._tokens.accepts(headers.get(b"authorization", b"")):
             raise UnauthorizedError("this service needs a bearer token: send 'Authorization: Bearer $(rollmill token)'")
         if self.in_flight > self._settings.max_in_flight:
             raise OverloadedError(f"{self._settings.max_in_flight} calls are in flight", retry_after=1.0)
@@ -221,10 +227,11 @@ class Edge:
 class _Sending:
     """Sends one answer: adds the request id, and knows how far it got."""
 
-    __slots__ = ("_send", "complete", "request_id", "started")
+    __slots__ = ("_hidden", "_send", "complete", "request_id", "started")
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, hidden: Sequence[str]) -> None:
         self._send = send
+        self._hidden = hidden
         self.request_id = request_id
         self.started = False
         self.complete = False
@@ -255,7 +262,7 @@ class _Sending:
         """Send the problem document of an error, or raise it when part of an answer is out already."""
         if self.started:
             raise error
-        await self.answer(problem_answer(error, instance=instance))
+        await self.answer(problem_answer(error, instance=instance, hidden=self._hidden))
 
 
 def _in_process(scope: Scope) -> bool:

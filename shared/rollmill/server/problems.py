@@ -1,11 +1,13 @@
 """Makes FastAPI answer every error as an RFC 9457 problem document."""
 
+from collections.abc import Iterable
+
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from rollmill.contracts.json import JsonObject, dumps
+from rollmill.contracts.json import JsonObject, NestingError, dumps
 from rollmill.errors import InputError, RollmillError
 from rollmill.server.calls import Answer, problem_answer
 
@@ -14,26 +16,36 @@ log = structlog.get_logger(__name__)
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
-def add_problem_handlers(app: FastAPI) -> None:
-    """Register the handlers on an application."""
+def add_problem_handlers(app: FastAPI, *, hidden: Iterable[str] = ()) -> None:
+    """Register the handlers on an application; `hidden` are secrets that no answer may show."""
+
+    async def _rollmill_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, RollmillError):
+            raise error
+        return _response(problem_answer(error, instance=request.url.path, hidden=hidden))
+
+    async def _validation_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, RequestValidationError):
+            raise error
+        faults = [_fault(item) for item in error.errors()]
+        detail = "; ".join(f"{fault['pointer']}: {fault['detail']}" for fault in faults)
+        return await _rollmill_error(request, InputError(detail, errors=faults))
+
+    async def _http_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        if isinstance(error.__cause__, RollmillError):  # FastAPI hides what went wrong while it read the body
+            return await _rollmill_error(request, error.__cause__)
+        return _router_error(request, error)
+
+    async def _nested_too_deeply(request: Request, error: Exception) -> Response:
+        return await _rollmill_error(request, InputError(str(error)))  # nothing of ours is: it was sent
+
     app.add_exception_handler(RollmillError, _rollmill_error)
+    app.add_exception_handler(NestingError, _nested_too_deeply)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected_error)
-
-
-async def _rollmill_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, RollmillError):
-        raise error
-    return _response(problem_answer(error, instance=request.url.path))
-
-
-async def _validation_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestValidationError):
-        raise error
-    faults = [_fault(item) for item in error.errors()]
-    detail = "; ".join(f"{fault['pointer']}: {fault['detail']}" for fault in faults)
-    return await _rollmill_error(request, InputError(detail, errors=faults))
 
 
 def _fault(item: JsonObject) -> JsonObject:
@@ -42,12 +54,8 @@ def _fault(item: JsonObject) -> JsonObject:
     return {"pointer": pointer, "detail": item["msg"]}
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+def _router_error(request: Request, error: HTTPException) -> Response:
     """An error of the router itself: `about:blank`, so that a wrong path is not mistaken for a missing thing."""
-    if not isinstance(error, HTTPException):
-        raise error
-    if isinstance(error.__cause__, RollmillError):  # FastAPI hides what went wrong while it read the body
-        return await _rollmill_error(request, error.__cause__)
     body = {
         "type": "about:blank",
         "title": str(error.detail),

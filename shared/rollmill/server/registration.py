@@ -94,8 +94,7 @@ class Registrar:
 
     async def _send(self, method: str, path: str, body: str) -> bytes:
         settings = self.runtime.settings
-        token = settings.token.get_secret_value() if settings.token else ""
-        headers = {"content-type": "application/json", **auth_headers(token)}
+        headers = {"content-type": "application/json", **auth_headers(self.runtime.tokens.shown)}
         url = settings.head_url.rstrip("/") + "/v1/services" + path
         reply = await self.transport.send(method, url, headers=headers, body=body.encode(), timeout=TIMEOUT_SECONDS)
         if not reply.ok:

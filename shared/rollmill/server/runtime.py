@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from rollmill._version import __version__
 from rollmill.client.service_client import ServiceClient
 from rollmill.config.settings import ServiceSettings
+from rollmill.config.tokens import Tokens, service_tokens
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.services import Kind
 
@@ -20,6 +21,11 @@ class Runtime:
     on_drain: list[Callable[[], None]] = field(default_factory=list)
     """Called once when the process is asked to stop, before connections are closed."""
     connected: ServiceClient | None = None
+    tokens: Tokens = field(init=False)
+    """What callers must show, and what this service shows to others."""
+
+    def __post_init__(self) -> None:
+        self.tokens = service_tokens(self.settings)
 
     @property
     def client(self) -> ServiceClient:

@@ -266,3 +266,27 @@ def test_down_stops_what_was_recorded_and_never_a_process_that_took_its_number(h
     assert child.returncode == -15
     assert home.load() is None
     assert list((home.path / "settings").iterdir()) == []
+
+
+def test_a_token_file_is_made_without_showing_it_and_rotated(tmp_path: Path) -> None:
+    file = str(tmp_path / "volume" / "token")
+    assert rollmill("token", "--file", file).exit_code == 1
+
+    made = [rollmill("token", "--init", "--file", file) for _ in range(2)]
+    first = rollmill("token", "--file", file).stdout.strip()
+    rotated = rollmill("token", "--rotate", "--file", file)
+
+    assert [(done.exit_code, done.stdout) for done in (*made, rotated)] == [(0, "")] * 3
+    assert all(first not in done.stderr for done in (*made, rotated))
+    new = rollmill("token", "--file", file).stdout.strip()
+    assert Path(file).read_text() == f"{new}\n{first}\n"
+    assert new != first
+
+
+def test_a_token_of_the_environment_cannot_be_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLMILL_TOKEN", "given")
+
+    done = rollmill("token", "--rotate")
+
+    assert done.exit_code == 1
+    assert "ROLLMILL_TOKEN_FILE or --file" in done.stderr

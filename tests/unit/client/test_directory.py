@@ -100,7 +100,9 @@ def directory_of(
     answer: Callable[[SentCall], Reply], **options: float
 ) -> tuple[HeadDirectory, FakeTransport, FakeClock]:
     transport, clock = FakeTransport(answer), FakeClock()
-    directory = HeadDirectory(transport, "http://head/", headers={"authorization": "Bearer t"}, clock=clock, **options)
+    directory = HeadDirectory(
+        transport, "http://head/", headers=lambda: {"authorization": "Bearer t"}, clock=clock, **options
+    )
     return directory, transport, clock
 
 
@@ -160,7 +162,7 @@ async def test_a_suspected_replica_makes_the_head_be_asked_again() -> None:
 async def test_pick_waits_for_a_service_that_is_not_there_yet() -> None:
     head = Head()
     transport = FakeTransport(head)
-    directory = HeadDirectory(transport, "http://head", headers={}, wait_seconds=30)
+    directory = HeadDirectory(transport, "http://head", headers=dict, wait_seconds=30)
     waiting = asyncio.create_task(directory.pick("s"))
     while len(transport.calls) < 2:  # noqa: ASYNC110
         await asyncio.sleep(0.01)

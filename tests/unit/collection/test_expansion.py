@@ -219,6 +219,13 @@ def test_malformed_json_is_an_error_with_file_and_line(tmp_path: Path) -> None:
         survey(path, Expansion())
 
 
+def test_a_line_that_is_nested_too_deeply_to_be_written_again_is_an_error_with_its_number(tmp_path: Path) -> None:
+    path = tasks(tmp_path, task("a"))
+    path.write_bytes(path.read_bytes() + b'{"agent_ref": {"name": "a"}, "x": ' + b"[" * 300 + b"]" * 300 + b"}\n")
+
+    assert faults(path, Expansion()) == ["nested more than 254 levels deep: lines 2"]
+
+
 @pytest.mark.parametrize("content", ["", "\n\n  \n"])
 def test_a_file_without_tasks_is_an_error(tmp_path: Path, content: str) -> None:
     path = tmp_path / "tasks.jsonl"

@@ -51,11 +51,11 @@ def test_the_environment_of_the_process_is_read_unless_another_is_given(monkeypa
 
 
 def test_a_value_can_come_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("hunter2\n")
+    (tmp_path / "secret").write_text("hunter2\n")
 
-    settings = ServiceSettings.from_environment({"ROLLMILL_TOKEN_FILE": str(tmp_path / "token")})
+    settings = ServiceSettings.from_environment({"ROLLMILL_SESSION_SECRET_FILE": str(tmp_path / "secret")})
 
-    assert settings.token == SecretStr("hunter2")
+    assert settings.session_secret == SecretStr("hunter2")
 
 
 def test_a_variable_wins_over_its_file_and_over_the_settings_file(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_a_settings_file_that_cannot_be_used_is_told_with_its_path(
 
 
 def test_a_missing_value_file_is_told_with_its_variable() -> None:
-    with pytest.raises(ConfigError, match=r"ROLLMILL_TOKEN_FILE=/nowhere/token: No such file or directory"):
-        ServiceSettings.from_environment({"ROLLMILL_TOKEN_FILE": "/nowhere/token"})
+    with pytest.raises(ConfigError, match=r"ROLLMILL_SESSION_SECRET_FILE=/nowhere/secret: No such file or directory"):
+        ServiceSettings.from_environment({"ROLLMILL_SESSION_SECRET_FILE": "/nowhere/secret"})
 
 
 def test_a_value_that_looks_like_json_but_is_not_is_told_with_its_variable() -> None:

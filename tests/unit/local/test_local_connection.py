@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from rollmill.errors import ConfigError
-from rollmill.local.connection import deployment_token, find_connection, is_loopback
+from rollmill.local.connection import deployment_tokens, find_connection, is_loopback
 from rollmill.local.ports import DEFAULT_HEAD_URL
 from rollmill.local.state import Deployment, StateDir
 
@@ -18,7 +18,7 @@ def running_at(state: StateDir, url: str) -> None:
 
 
 def test_with_nothing_known_it_is_the_default_port_without_a_token(state: StateDir) -> None:
-    assert find_connection(state=state, environ={}) == (DEFAULT_HEAD_URL, "")
+    assert find_connection(state=state, environ={}) == (DEFAULT_HEAD_URL, "", None)
     assert not state.path.exists()
 
 
@@ -51,15 +51,16 @@ def test_a_token_of_the_environment_wins_everywhere(state: StateDir, tmp_path: P
     state.token()
     file = tmp_path / "token"
     file.write_text("from-file\n")
+    file.chmod(0o600)
 
     assert find_connection("http://far:1", state=state, environ={"ROLLMILL_TOKEN": "given"}).token == "given"
     assert find_connection(state=state, environ={"ROLLMILL_TOKEN_FILE": str(file)}).token == "from-file"
-    assert deployment_token(state, {"ROLLMILL_TOKEN": "given"}) == "given"
-    assert deployment_token(state, {}) == state.token()
+    assert deployment_tokens(state, {"ROLLMILL_TOKEN": "given"}).shown == "given"
+    assert deployment_tokens(state, {}).shown == state.token()
 
 
 def test_a_token_file_that_cannot_be_read_is_an_error_that_names_it(state: StateDir) -> None:
-    with pytest.raises(ConfigError, match="ROLLMILL_TOKEN_FILE=/none: No such file"):
+    with pytest.raises(ConfigError, match=r"token file /none: No such file.* rollmill token --init --file /none"):
         find_connection(state=state, environ={"ROLLMILL_TOKEN_FILE": "/none"})
 
 

@@ -128,6 +128,37 @@ def test_nothing_listens_for_other_machines_without_a_token(host: str) -> None:
     settings = placed(ServiceSettings(token=SecretStr("t")), "weather", host, 80)
     assert settings.advertise_url.endswith(":80")
 
+    with pytest.raises(ConfigError, match="ROLLMILL_TOKEN"):
+        placed(ServiceSettings(token=SecretStr("")), "weather", host, 80)
+
+
+def test_a_service_that_is_told_no_token_asks_for_the_one_of_its_folder(tiny_services: Path, tmp_path: Path) -> None:
+    environ = os.environ | {"ROLLMILL_HOME": str(tmp_path / "home")}
+    with free_port() as port:
+        command = [sys.executable, "-m", "rollmill", "serve", "tiny_services:Echo", "--port", str(port)]
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            transport = httpx.HTTPTransport(retries=9)  # of connecting: it takes a moment to start
+            with httpx.Client(transport=transport, timeout=20) as client:
+                assert client.get(f"{url}/readyz").status_code == 204
+                refused = client.post(f"{url}/shout", json={"text": "hi"})
+                token = (tmp_path / "home" / "token").read_text().strip()
+                answer = client.post(f"{url}/shout", json={"text": "hi"}, headers={"Authorization": f"Bearer {token}"})
+        finally:
+            process.kill()
+            _, log = process.communicate()
+
+    assert (refused.status_code, answer.text) == (401, "HI")
+    assert "token_made" in log
+    assert token not in log
+
+
+@contextmanager
+def free_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        yield found.getsockname()[1]
+
 
 def test_a_service_is_given_out_under_the_address_it_listens_on_unless_told_otherwise() -> None:
     told = ServiceSettings(advertise_url="http://outside:1", name="mine")

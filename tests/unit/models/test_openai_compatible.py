@@ -325,6 +325,16 @@ async def test_half_an_answer_that_should_be_a_stream_is_a_lost_connection() -> 
             await gathered(model.stream_completion({"messages": []}))
 
 
+async def test_an_answer_that_is_too_long_is_refused_for_good() -> None:
+    long = {**COMPLETION, "padding": "x" * 5000}
+    engine = FakeEngine(plain(long))
+    async with model_on(engine, max_answer_bytes=2000) as model:
+        with pytest.raises(UpstreamError, match="more than 2000 bytes") as caught:
+            await model.complete({"messages": []})
+    assert not is_retryable(caught.value)
+    assert len(engine.bodies) == 1
+
+
 async def test_a_bad_request_is_not_retried() -> None:
     engine = FakeEngine(plain({"error": {"message": "too long", "code": "context_length_exceeded"}}, status=400))
     async with model_on(engine) as model:

@@ -231,7 +231,7 @@ async def data_of(*chunks: bytes) -> list[bytes]:
         for chunk in chunks:
             yield chunk
 
-    return [data async for data in sse_data(body())]
+    return [data async for data in sse_data(body(), limit=1000)]
 
 
 async def test_events_are_found_wherever_the_chunks_are_cut() -> None:
@@ -240,6 +240,13 @@ async def test_events_are_found_wherever_the_chunks_are_cut() -> None:
 
     assert await data_of(whole) == expected
     assert await data_of(*(whole[i : i + 1] for i in range(len(whole)))) == expected
+
+
+async def test_an_event_without_an_end_is_not_collected_for_ever() -> None:
+    assert len(await data_of(*[b"data: " + b"x" * 500 + b"\n\n"] * 5)) == 5
+    for endless in ([b"data: " + b"x" * 600] * 2, [b"data: " + b"x" * 600 + b"\n"] * 2):
+        with pytest.raises(UpstreamError, match="more than 1000 bytes"):
+            await data_of(*endless)
 
 
 async def test_an_event_that_the_body_breaks_off_in_is_not_yielded() -> None:

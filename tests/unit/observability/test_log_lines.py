@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from rollmill.config.secret_values import MASK
 from rollmill.context import CallContext, reset_context, set_context
 from rollmill.contracts.json import JsonObject
-from rollmill.observability.logging import MASK, configure_logging, escape_control, readable_line
+from rollmill.observability.logging import configure_logging, escape_control, readable_line
 
 
 @pytest.fixture(autouse=True)
@@ -234,3 +235,18 @@ def test_a_traceback_inside_a_json_line_is_shown_as_lines() -> None:
     event = {"event": "Traceback\n  File x\nValueError: \x1b\n", "level": "error"}
 
     assert readable_line(json.dumps(event)) == "error    Traceback\n  File x\nValueError: \\x1b"
+
+
+def test_a_secret_is_masked_wherever_it_stands_in_a_line() -> None:
+    stream = io.StringIO()
+    for json_lines in (True, False):
+        configure_logging("INFO", json=json_lines, stream=stream, hide=lambda: ['pass"word'])
+        try:
+            raise ValueError('cannot log in with pass"word')
+        except ValueError:
+            structlog.get_logger().exception('failed_pass"word', url='http://x:pass"word@h', inner={"a": ['pass"word']})
+        logging.getLogger("library").warning('it said pass"word')
+
+    assert "word" not in stream.getvalue().replace("cannot log in", "")
+    # The event, the URL, the list, this test's own line in the traceback, the error, and what the library said.
+    assert stream.getvalue().count(MASK) == 2 * 6

@@ -1,7 +1,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from rollmill_services.models.openai_compatible.sse import sse_data
 T = TypeVar("T")
 
 _BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
+_MAX_REFUSAL_BYTES = 1024 * 1024
 _KEEPALIVE_SECONDS = 4.0
 """Below the 5 s after which the common engines drop an idle connection."""
 
@@ -87,7 +88,7 @@ class EngineClient:
         async def send(engine: Engine, seconds: float) -> JsonObject:
             with engine.busy():
                 response = await self._request(engine, path, payload, seconds)
-                return engine.faults.parse(await _read(engine, response, seconds), expect=expect)
+                return engine.faults.parse(await self._read(engine, response, seconds), expect=expect)
 
         return await self._retried(send)
 
@@ -102,14 +103,15 @@ class EngineClient:
         async def send(engine: Engine, seconds: float) -> tuple[Engine, aiohttp.ClientResponse]:
             response = await self._request(engine, path, payload, seconds)
             if response.content_type != "text/event-stream":
-                raw = await _read(engine, response, seconds)
+                raw = await self._read(engine, response, seconds)
                 raise engine.faults.unusable("did not answer with a stream of events", raw)
             return engine, response
 
         engine, response = await self._retried(send)
         with engine.busy():
             try:
-                async with aclosing(sse_data(response.content.iter_any())) as events:
+                chunks, limit = response.content.iter_any(), self._settings.max_answer_bytes
+                async with aclosing(sse_data(chunks, limit=limit)) as events:
                     async for data in events:
                         if data == b"[DONE]":
                             response.release()
@@ -142,7 +144,7 @@ class EngineClient:
 
     async def _refusal(self, engine: Engine, response: aiohttp.ClientResponse) -> RollmillError:
         try:
-            raw = await response.read()
+            raw = await _start(response.content.iter_any(), _MAX_REFUSAL_BYTES)
         except _BROKEN:
             raw = b""  # the status says enough
         finally:
@@ -171,6 +173,24 @@ class EngineClient:
                 raise fault
             await asyncio.sleep(wait)
 
+    async def _read(self, engine: Engine, response: aiohttp.ClientResponse, seconds: float) -> bytes:
+        """Read an answer, but no more of it than the settings allow: an engine is not trusted with our memory."""
+        limit = self._settings.max_answer_bytes
+        chunks: list[bytes] = []
+        try:
+            async for chunk in response.content.iter_any():
+                chunks.append(chunk)
+                limit -= len(chunk)
+                if limit < 0:
+                    raise engine.faults.too_large(self._settings.max_answer_bytes)
+            response.release()
+            return b"".join(chunks)
+        except _BROKEN as error:
+            fault = engine.faults.of_exception(error, timeout_seconds=seconds)
+        finally:
+            response.close()
+        raise fault  # outside the handler: what aiohttp raises holds the request's headers
+
     def _wait(self, fault: RollmillError, engine: Engine, attempt: int) -> float | None:
         """Return the seconds to wait before the next attempt, or None when there should be none."""
         settings = self._settings
@@ -183,11 +203,11 @@ class EngineClient:
         return random.uniform(0.0, ceiling) + (fault.retry_after or 0.0)
 
 
-async def _read(engine: Engine, response: aiohttp.ClientResponse, seconds: float) -> bytes:
-    try:
-        return await response.read()
-    except _BROKEN as error:
-        fault = engine.faults.of_exception(error, timeout_seconds=seconds)
-    finally:
-        response.release()
-    raise fault  # outside the handler: what aiohttp raises holds the request's headers
+async def _start(chunks: AsyncIterator[bytes], size: int) -> bytes:
+    """Read a body to its end, or until it has at least that many bytes."""
+    body = b""
+    async for chunk in chunks:
+        body += chunk
+        if len(body) >= size:
+            break
+    return body

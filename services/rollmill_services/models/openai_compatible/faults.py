@@ -85,6 +85,10 @@ class Faults:
         excerpt = self._excerpt(body)
         return self._upstream(f"{what}: {excerpt}" if excerpt else what, status=200, retryable=True)
 
+    def too_large(self, limit: int) -> UpstreamError:
+        """Return the error for an answer that is longer than is accepted."""
+        return self._upstream(f"sent more than {limit} bytes (setting max_answer_bytes)", status=200, retryable=False)
+
     def parse(self, body: bytes, *, expect: str = "") -> JsonObject:
         """Parse an answer or a stream's part.
 

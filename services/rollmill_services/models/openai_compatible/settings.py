@@ -29,6 +29,8 @@ class OpenAICompatibleSettings(ServiceSettings):
     connect_timeout_seconds: Annotated[float, Incidental()] = Field(default=10.0, gt=0)
     max_retries: Annotated[int, Incidental()] = Field(default=3, ge=0, le=20)
     """How often one request is sent again after an overload, a server error or a broken connection."""
+    max_answer_bytes: Annotated[int, Incidental()] = Field(default=64 * 1024 * 1024, ge=1024)
+    """Longest answer, or event of a streamed one, that is accepted."""
     retry_base_seconds: Annotated[float, Incidental()] = Field(default=0.5, ge=0)
     """Upper end of the first random delay; it doubles with each retry."""
     retry_cap_seconds: Annotated[float, Incidental()] = Field(default=20.0, ge=0)
