@@ -44,12 +44,12 @@ def cpu(folder: Path, arguments: argparse.Namespace) -> list[costs.Cost]:
 
 def delay(folder: Path, arguments: argparse.Namespace) -> list[in_flight.InFlight]:
     """Measure with some hundred rollouts in flight."""
-    return _flying(folder, arguments.delay_concurrency, arguments.delay_concurrency * 20)
+    return _flying(folder, arguments.delay_concurrency, arguments.delay_rollouts)
 
 
 def flood(folder: Path, arguments: argparse.Namespace) -> list[in_flight.InFlight]:
     """Measure with thousands of rollouts in flight."""
-    return _flying(folder, arguments.flood_concurrency, arguments.flood_concurrency * 2)
+    return _flying(folder, arguments.flood_concurrency, arguments.flood_rollouts)
 
 
 def _flying(folder: Path, concurrency: int, rollouts: int) -> list[in_flight.InFlight]:
@@ -90,7 +90,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of the CPU cost")
     parser.add_argument("--concurrency", type=int, default=64, help="of the CPU cost and the memory")
     parser.add_argument("--delay-concurrency", type=int, default=512)
+    parser.add_argument("--delay-rollouts", type=int, default=10_240)
     parser.add_argument("--flood-concurrency", type=int, default=16_384)
+    parser.add_argument("--flood-rollouts", type=int, default=40_960)
     parser.add_argument("--memory", type=int, default=100_000, help="rollouts of the memory's run")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

@@ -11,6 +11,8 @@ DELAY_SECONDS = 0.5
 MODEL_CALLS = 2
 """Of one rollout of the weather example."""
 CPUS = 2
+ROUNDING_SECONDS = 0.001
+"""Rollouts note their start to the millisecond."""
 
 
 class _Timing(msgspec.Struct):
@@ -81,7 +83,7 @@ def _filled(starts: list[float], ends: list[float], concurrency: int) -> tuple[f
     """Return when so many, or nearly, were first in flight at once, and the most there were."""
     full, most, ended = None, 0, 0
     for started, moment in enumerate(starts, start=1):
-        while ends[ended] <= moment:
+        while ends[ended] <= moment + ROUNDING_SECONDS:
             ended += 1
         most = max(most, started - ended)
         if full is None and most >= 0.98 * concurrency:

@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 
 FEWEST_ROLLOUTS = 100_000
 MOST_ROLLOUTS = 500_000
-FEWEST_APART = 10_000
+FEWEST_APART = 20_000
 """At the end, fewer rollouts are read in this process: to start another would take longer."""
 _TOLD_CHARACTERS = 500
 
