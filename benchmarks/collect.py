@@ -26,7 +26,7 @@ import memory
 from report import machine, table, write_results
 
 COST_HEADER = ["mode", "CPU per rollout", "median round", "by process, ms", "floor", "x floor"]
-FLIGHT_HEADER = ["in flight", "rollouts", "most at once", "retried", "steady", "whole run", "ideal"]
+FLIGHT_HEADER = ["in flight", "rollouts", "most at once", "failed attempts", "steady", "whole run", "ideal"]
 FLIGHT_HEADER += ["wall", "x ideal wall", "CPU per rollout"]
 REPEATS = 8
 

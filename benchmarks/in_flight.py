@@ -1,5 +1,7 @@
 """The part of collect.py that asks what many rollouts in flight come to when the model takes its time."""
 
+import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,6 @@ ROUNDING_SECONDS = 0.001
 class _Timing(msgspec.Struct):
     seconds: float
     started_at: float
-    attempt: int
 
 
 class _Line(msgspec.Struct):
@@ -40,8 +41,8 @@ class InFlight:
     ideal_rate: float
     """Rollouts per second that the delay allows."""
     most_in_flight: int
-    retried: int
-    """Rollouts that needed more than one attempt."""
+    failed_attempts: dict[str, int]
+    """By boundary and type; all were made again, and none of the rollouts failed for good."""
     cpu_ms: float
     """CPU per rollout, all processes."""
 
@@ -74,9 +75,14 @@ def measure(folder: Path, concurrency: int, rollouts: int) -> InFlight:
         steady_rate=_rate(ends, full, starts[-1]),
         ideal_rate=concurrency / (MODEL_CALLS * DELAY_SECONDS),
         most_in_flight=most,
-        retried=sum(timing.attempt > 0 for timing in timings),
+        failed_attempts=_failures(output.with_name(f"{output.stem}_failures.jsonl")),
         cpu_ms=cpu / rollouts * 1e3,
     )
+
+
+def _failures(path: Path) -> dict[str, int]:
+    failures = [json.loads(line)["failure"] for line in path.open("rb")]
+    return dict(Counter(f"{failure['boundary']}/{failure['type']}" for failure in failures))
 
 
 def _filled(starts: list[float], ends: list[float], concurrency: int) -> tuple[float | None, int]:
@@ -114,7 +120,7 @@ def row(found: InFlight) -> list[str]:
         f"{found.concurrency:,}",
         f"{found.rollouts:,}",
         f"{found.most_in_flight:,}",
-        str(found.retried),
+        ", ".join(f"{kind} {count}" for kind, count in found.failed_attempts.items()) or "none",
         steady,
         f"{found.rate:.0f}/s",
         f"{found.ideal_rate:,.0f}/s",
