@@ -35,6 +35,7 @@ def measure(folder: Path, tasks: int, repeats: int, concurrency: int) -> Memory:
     """Collect rollouts of a trivial agent in one process and watch its memory."""
     topology = _topology(folder, tasks)
     collection = Collection(topology, folder / "memory.jsonl", concurrency, repeats, ["--embedded"])
+    collection.manifest().unlink(missing_ok=True)  # what an earlier run completed is not this one's progress
     rollouts = tasks * repeats
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     before = os.times()
