@@ -34,9 +34,10 @@ format: $(VENV)/.installed-dev ## format the code and mend what lint can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-dev ## measure CPU per rollout and start-up times; see docs/benchmarks.md
-	$(BIN)/python benchmarks/collect.py
+bench: $(VENV)/.installed-dev ## measure collection, start-up and the edge; see docs/benchmarks.md
+	$(BIN)/python benchmarks/collect.py --memory 1000000
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/hot_routes.py
 
 constraints: $(VENV)/.installed-dev ## pin every dependency anew
 	$(PYTHON) -m pip --python $(BIN)/python install --quiet uv

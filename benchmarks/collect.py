@@ -1,122 +1,110 @@
-"""What does one rollout cost in CPU, over HTTP and embedded?
+"""What does a collection cost: CPU per rollout, rollouts in flight, memory?
 
-Run:  python benchmarks/collect.py [--rollouts 4000] [--concurrency 64] [--json out.json]
+Run:  python benchmarks/collect.py [cpu] [delay] [flood] [memory] [--rollouts 4000] [--memory 1000000] [--json out.json]
 
-The job is examples/weather.yaml: seed, two model calls, one tool call, verify. Each mode runs twice, with N and with
-3N rollouts, and the difference counts, so that start-up does not. CPU time is that of every process that takes part.
+cpu     CPU per rollout of examples/weather.yaml (seed, two model calls, one tool call, verify), embedded and over HTTP,
+        of every process that takes part: what each of the further rollouts costs when N and 3N are collected. "floor"
+        is the same six calls between bare ASGI applications (floor.py), measured in turns with it.
+delay   512 rollouts in flight over HTTP, with a model that takes 0.5 s for each of a rollout's two answers.
+flood   the same with 16,384 in flight.
+memory  resident memory of the collecting process over a long run of a trivial agent, of tasks that are repeated 8
+        times, and of tasks that are all different.
+
+Without a name, all of them. CPU time is the least of several rounds; all times are those of this machine as it is.
 """
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
-import psutil
-
+import costs
+import in_flight
+import memory
 from report import machine, table, write_results
 
-ROOT = Path(__file__).parents[1]
-TOPOLOGY = ROOT / "examples" / "weather.yaml"
-ROLLMILL = [sys.executable, "-m", "rollmill"]
-TASKS = 10  # lines of the example's task file
+COST_HEADER = ["mode", "CPU per rollout", "median round", "by process, ms", "floor", "x floor"]
+FLIGHT_HEADER = ["in flight", "rollouts", "most at once", "failed attempts", "steady", "whole run", "ideal"]
+FLIGHT_HEADER += ["wall", "x ideal wall", "CPU per rollout"]
+REPEATS = 8
 
 
-@dataclass
-class Cost:
-    """What one mode costs per rollout."""
-
-    mode: str
-    cpu_ms: float
-    by_process_ms: dict[str, float]
-
-
-def collect(output: Path, repeats: int, concurrency: int, *options: str) -> float:
-    """Run one collection in a process of its own and return its CPU seconds."""
-    command = [*ROLLMILL, "collect", "-c", str(TOPOLOGY), "--output", str(output), "--overwrite", "--no-aggregate"]
-    command += ["--num-repeats", str(repeats), "--concurrency", str(concurrency), *options]
-    before = os.times()
-    subprocess.run(command, check=True, capture_output=True)
-    after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    manifest = json.loads(output.with_name(f"{output.stem}_manifest.json").read_text())
-    if manifest["counts"]["completed"] != repeats * TASKS:
-        raise SystemExit(f"not every rollout was completed: {manifest['counts']}")
-    return cpu
-
-
-@contextmanager
-def services() -> Iterator[dict[str, psutil.Process]]:
-    """Start the topology's services and yield their processes by name."""
-    ports = [arg for name in ("head", "collector", "profiler") for arg in (f"--{name}-port", "0")]
-    subprocess.run([*ROLLMILL, "up", "-c", str(TOPOLOGY), "--detach", *ports], check=True, capture_output=True)
-    try:
-        record = json.loads((Path(os.environ["ROLLMILL_HOME"]) / "services.json").read_text())
-        yield {entry["label"]: psutil.Process(entry["pid"]) for entry in record["processes"]}
-    finally:
-        subprocess.run([*ROLLMILL, "down"], check=True, capture_output=True)
-
-
-def cpu_seconds(processes: dict[str, psutil.Process]) -> dict[str, float]:
-    """Return the CPU seconds that each process has used."""
-    return {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
-
-
-def over_http(folder: Path, repeats: int, concurrency: int) -> Cost:
-    """Measure with every service as a process of its own."""
-    with services() as processes:
-        collect(folder / "warm.jsonl", 10, concurrency)
-        samples = []
-        for factor in (1, 3):
-            before = cpu_seconds(processes)
-            client = {"collector": collect(folder / "http.jsonl", repeats * factor, concurrency)}
-            after = cpu_seconds(processes)
-            used = {name: after[name] - before[name] for name in processes if name != "collector"}
-            samples.append(client | used)
-    return difference("HTTP", samples, repeats)
-
-
-def embedded(folder: Path, repeats: int, concurrency: int) -> Cost:
-    """Measure with every service inside the collecting process."""
-    samples = [
-        {"everything": collect(folder / "embedded.jsonl", repeats * factor, concurrency, "--embedded")}
-        for factor in (1, 3)
+def cpu(folder: Path, arguments: argparse.Namespace) -> list[costs.Cost]:
+    """Measure both modes and print their table."""
+    rollouts = max(10, arguments.rollouts // 10 * 10)
+    found = [
+        part(folder, rollouts, arguments.concurrency, arguments.rounds) for part in (costs.embedded, costs.over_http)
     ]
-    return difference("embedded", samples, repeats)
+    print(f"\n{arguments.concurrency} in flight, {arguments.rounds} rounds\n")
+    print(table(COST_HEADER, [costs.row(cost) for cost in found]))
+    return found
 
 
-def difference(mode: str, samples: list[dict[str, float]], repeats: int) -> Cost:
-    """Return what the further rollouts of the second sample cost each."""
-    rollouts = 2 * repeats * TASKS
-    each = {name: (samples[1][name] - samples[0][name]) / rollouts * 1e3 for name in samples[0]}
-    each = {name: ms for name, ms in each.items() if ms >= 0.001}
-    return Cost(mode, sum(each.values()), each)
+def delay(folder: Path, arguments: argparse.Namespace) -> list[in_flight.InFlight]:
+    """Measure with some hundred rollouts in flight."""
+    return _flying(folder, arguments.delay_concurrency, arguments.delay_rollouts)
+
+
+def flood(folder: Path, arguments: argparse.Namespace) -> list[in_flight.InFlight]:
+    """Measure with thousands of rollouts in flight."""
+    return _flying(folder, arguments.flood_concurrency, arguments.flood_rollouts)
+
+
+def _flying(folder: Path, concurrency: int, rollouts: int) -> list[in_flight.InFlight]:
+    found = in_flight.measure(folder, concurrency, rollouts // 10 * 10)
+    print(f"\nmodel answers take {in_flight.DELAY_SECONDS} s\n")
+    print(table(FLIGHT_HEADER, [in_flight.row(found)]))
+    return [found]
+
+
+def memory_held(folder: Path, arguments: argparse.Namespace) -> list[memory.Memory]:
+    """Measure repeated and distinct tasks."""
+    rollouts = arguments.memory
+    shapes = ((max(1, rollouts // REPEATS), REPEATS), (rollouts, 1))
+    found = [memory.measure(folder, tasks, repeats, arguments.concurrency) for tasks, repeats in shapes]
+    shares = list(dict.fromkeys(share for one in found for share in one.megabytes))
+    rows = [
+        [f"{one.tasks:,}", f"{one.rollouts:,}", *(_megabytes(one, share) for share in shares), f"{one.cpu_ms:.3f} ms"]
+        for one in found
+    ]
+    print(f"\nmemory of the collecting process, {arguments.concurrency} in flight\n")
+    print(table(["tasks", "rollouts", *shares, "CPU per rollout"], rows))
+    return found
+
+
+def _megabytes(found: memory.Memory, share: str) -> str:
+    return f"{found.megabytes[share]:.0f} MB" if share in found.megabytes else ""
+
+
+Part = Callable[[Path, argparse.Namespace], list[costs.Cost] | list[in_flight.InFlight] | list[memory.Memory]]
+PARTS: dict[str, Part] = {"cpu": cpu, "delay": delay, "flood": flood, "memory": memory_held}
 
 
 def main() -> None:
-    """Measure both modes and print the table."""
+    """Measure the chosen parts and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rollouts", type=int, default=4000, help="N, a multiple of 10")
-    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all when none is named")
+    parser.add_argument("--rollouts", type=int, default=4000, help="N of the CPU cost, a multiple of 10")
+    parser.add_argument("--rounds", type=int, default=3, help="of the CPU cost")
+    parser.add_argument("--concurrency", type=int, default=64, help="of the CPU cost and the memory")
+    parser.add_argument("--delay-concurrency", type=int, default=512)
+    parser.add_argument("--delay-rollouts", type=int, default=10_240)
+    parser.add_argument("--flood-concurrency", type=int, default=16_384)
+    parser.add_argument("--flood-rollouts", type=int, default=40_960)
+    parser.add_argument("--memory", type=int, default=100_000, help="rollouts of the memory's run")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    repeats = max(1, arguments.rollouts // TASKS)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        os.environ["ROLLMILL_HOME"] = str(folder / "home")
-        costs = [measure(folder, repeats, arguments.concurrency) for measure in (embedded, over_http)]
-    print(f"{arguments.concurrency} rollouts in flight; {machine()}")
-    rows = [
-        [c.mode, f"{c.cpu_ms:.2f} ms", ", ".join(f"{name} {ms:.2f}" for name, ms in c.by_process_ms.items())]
-        for c in costs
-    ]
-    print(table(["mode", "CPU per rollout", "by process, ms"], rows))
-    write_results(arguments.json, [asdict(cost) for cost in costs])
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}")
+    print(machine())
+    results = {}
+    with tempfile.TemporaryDirectory(prefix="rollmill-benchmark-") as name:
+        os.environ["ROLLMILL_HOME"] = str(Path(name) / "home")
+        for part in arguments.parts or PARTS:
+            results[part] = [asdict(found) for found in PARTS[part](Path(name), arguments)]
+    write_results(arguments.json, results)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 
+from rollmill.artifacts.compact import CompactInts
 from rollmill.contracts.rows import RowKey
 
 _BITS = 1024
@@ -7,12 +8,12 @@ _BITS = 1024
 
 
 class KeySet:
-    """A set of rollout keys that stays small: one integer per task for ordinary rollout indices."""
+    """A set of rollout keys that stays small: 8 bytes for a task and its first 64 rollouts, if tasks come in order."""
 
     __slots__ = ("_count", "_far", "_masks")
 
     def __init__(self) -> None:
-        self._masks: dict[int, int] = {}
+        self._masks = CompactInts()
         self._far: set[RowKey] = set()
         self._count = 0
 
@@ -21,7 +22,7 @@ class KeySet:
         if key in self:
             return False
         if key.rollout < _BITS:
-            self._masks[key.task] = self._masks.get(key.task, 0) | 1 << key.rollout
+            self._masks[key.task] |= 1 << key.rollout
         else:
             self._far.add(key)
         self._count += 1
@@ -29,7 +30,7 @@ class KeySet:
 
     def __contains__(self, key: RowKey) -> bool:
         if key.rollout < _BITS:
-            return bool(self._masks.get(key.task, 0) >> key.rollout & 1)
+            return bool(self._masks[key.task] >> key.rollout & 1)
         return key in self._far
 
     def __len__(self) -> int:

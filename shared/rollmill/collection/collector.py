@@ -130,7 +130,7 @@ class Collector:
         self.stats.start()
         try:
             stopped = await self._collect()
-            await complete_metrics_file(self.files)
+            await complete_metrics_file(self.files, rollouts=self.status().completed)
             if self._plan.options.aggregate:
                 await self._aggregate()
         except asyncio.CancelledError:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rollmill.artifacts.compact import CompactInts, DigestIndex
 from rollmill.artifacts.keys import KeySet
 from rollmill.artifacts.reader import iter_lines, parse_line
 from rollmill.collection.prompts import PromptConfig, has_input
@@ -131,15 +132,16 @@ class _Indexer:
     """Numbers tasks and rollouts: identical lines are one task, a caller's own numbers are kept."""
 
     def __init__(self) -> None:
-        self._tasks: dict[int, int] = {}
-        self._next_rollout: dict[int, int] = {}
+        self._tasks = DigestIndex()
+        self._next_rollout = CompactInts()
         self._next_task = 0
-        self._own_tasks: set[int] = set()
+        self._own_tasks = CompactInts()
+        """1 for each number that a caller gave."""
 
     def keys(self, row: Row, repeats: int) -> list[RowKey]:
         task = self._task(row)
         own = _own_index(row, rows.ROLLOUT_INDEX)
-        used = self._next_rollout.get(task, 0)
+        used = self._next_rollout[task]
         start = used if own is None else own
         self._next_rollout[task] = max(used, start + repeats)
         return [RowKey(task, rollout) for rollout in range(start, start + repeats)]
@@ -147,21 +149,22 @@ class _Indexer:
     def given_away(self, row: Row) -> bool:
         """Say whether the row's own task index was already given to another task, one without its own."""
         own = _own_index(row, rows.TASK_INDEX)
-        return own is not None and own < self._next_task and own not in self._own_tasks
+        return own is not None and own < self._next_task and not self._own_tasks[own]
 
     def _task(self, row: Row) -> int:
         own = _own_index(row, rows.TASK_INDEX)
         if own is not None:
-            self._own_tasks.add(own)
+            self._own_tasks[own] = 1
             return own
         digest = int.from_bytes(hashlib.blake2b(canonical(row), digest_size=8).digest(), "big")
         task = self._tasks.get(digest)
         return self._number(digest) if task is None else task
 
     def _number(self, digest: int) -> int:
-        while self._next_task in self._own_tasks:
+        while self._own_tasks[self._next_task]:
             self._next_task += 1
-        task = self._tasks[digest] = self._next_task
+        task = self._next_task
+        self._tasks.add(digest, task)
         self._next_task += 1
         return task
 

@@ -3,7 +3,8 @@ from collections.abc import Callable
 
 from rollmill.collection.outcomes import Completed, Failed
 
-START = 256
+START = 512
+"""Well below the 2,048 connections that servers let wait by default."""
 SHRINK_FACTOR = 0.5
 COOLDOWN_SECONDS = 1.0
 """A burst of refusals is one message: the window shrinks once for all that arrive within this time."""

@@ -1,6 +1,7 @@
 import asyncio
 from pathlib import Path
 
+import psutil
 import pytest
 from structlog.testing import capture_logs
 
@@ -77,9 +78,23 @@ async def test_stopping_leaves_no_unfinished_file_behind(files: RunFiles) -> Non
 async def test_at_the_end_it_is_completed(files: RunFiles) -> None:
     append(files, 0, 5)
 
-    await complete_metrics_file(files)
+    await complete_metrics_file(files, rollouts=5)
 
     assert covered(files) == 5
+
+
+async def test_at_the_end_of_a_long_run_another_process_completes_it(files: RunFiles) -> None:
+    append(files, 0, 5)
+    known = set(psutil.Process().children(recursive=True))
+    started: set[psutil.Process] = set()
+
+    completing = asyncio.create_task(complete_metrics_file(files, rollouts=5, fewest_apart=5))
+    while not completing.done():
+        started |= set(psutil.Process().children(recursive=True)) - known
+        await asyncio.sleep(0.01)
+
+    assert covered(files) == 5
+    assert started
 
 
 async def test_what_goes_wrong_is_only_logged(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +102,7 @@ async def test_what_goes_wrong_is_only_logged(files: RunFiles, monkeypatch: pyte
     keeper = MetricsFile(files, fewest=1)
 
     with capture_logs() as told:
-        await complete_metrics_file(files)
+        await complete_metrics_file(files, rollouts=1)
         keeper.keep_up(1)
         async with asyncio.timeout(60):
             while len(told) < 2:  # noqa: ASYNC110  another process fails
