@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 from report import machine, table
-
 from rollmill import CollectorClient, RunRequest
 from rollmill.contracts.json import JsonObject
 from rollmill.server.agent import Agent, AgentSettings, Episode
@@ -46,24 +45,31 @@ class Busy(Agent):
 
 
 def compose(*arguments: str) -> str:
-    return subprocess.run(["docker", "compose", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["docker", "compose", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def rollouts_per_second(token: str, replicas: int, rollouts: int) -> float:
-    """Collect with so many replicas of the agent."""
+    """Collect with so many replicas of the agent, after a short run that does not count."""
     compose("up", "--detach", "--wait", "--no-recreate", "--scale", f"weather_agent={replicas}")
-    row = {"responses_create_params": {"input": "Say something."}, "agent_ref": {"name": "weather_agent"}}
     port = os.environ.get("ROLLMILL_COLLECTOR_PORT", "11001")
     with CollectorClient(f"http://127.0.0.1:{port}", token=token) as client:
-        for name, count in (("warm", 10 * replicas), ("measured", rollouts)):
-            run_id = f"{name}-{replicas}"
-            start = time.perf_counter()
-            client.start(RunRequest(id=run_id, rows=[row], num_repeats=count, concurrency=8 * replicas, aggregate=False))
-            received = sum(1 for _ in client.rollouts(run_id))
-            seconds = time.perf_counter() - start
-            if received != count:
-                raise SystemExit(f"{run_id}: {received} of {count} rollouts")
+        collect(client, f"warm-{replicas}", rollouts=10 * replicas, concurrency=8 * replicas)
+        seconds = collect(client, f"measured-{replicas}", rollouts=rollouts, concurrency=8 * replicas)
     return rollouts / seconds
+
+
+def collect(client: CollectorClient, run_id: str, *, rollouts: int, concurrency: int) -> float:
+    """Return the seconds that a run takes."""
+    row = {"responses_create_params": {"input": "Say something."}, "agent_ref": {"name": "weather_agent"}}
+    start = time.perf_counter()
+    client.start(RunRequest(id=run_id, rows=[row], num_repeats=rollouts, concurrency=concurrency, aggregate=False))
+    received = sum(1 for _ in client.rollouts(run_id))
+    seconds = time.perf_counter() - start
+    if received != rollouts:
+        raise SystemExit(f"{run_id}: {received} of {rollouts} rollouts")
+    return seconds
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -66,14 +66,14 @@ class Project:
             **{f"ROLLMILL_{name.upper()}_PORT": str(port) for name, port in self.ports.items()},
         }
 
-    def run(self, *command: str, check: bool = True, **variables: str) -> Finished:
-        environ = {**self._environ, **variables}
-        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=800)
+    def run(self, *command: str, check: bool = True, environ: Mapping[str, str] | None = None) -> Finished:
+        full = {**self._environ, **(environ or {})}
+        done = subprocess.run(command, cwd=ROOT, env=full, capture_output=True, text=True, timeout=800)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
-    def compose(self, *arguments: str, check: bool = True, **variables: str) -> Finished:
-        return self.run("docker", "compose", *arguments, check=check, **variables)
+    def compose(self, *arguments: str, check: bool = True, environ: Mapping[str, str] | None = None) -> Finished:
+        return self.run("docker", "compose", *arguments, check=check, environ=environ)
 
     def containers(self, *services: str) -> list[str]:
         return self.compose("ps", "--all", "--quiet", *services).stdout.split()
@@ -146,7 +146,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         pytest.skip("NO CONTAINER WAS TESTED: no Docker engine answers; start one, or set DOCKER_HOST")
     project = Project(tmp_path_factory.mktemp("compose"))
     try:
-        project.run("deploy/up.sh", "--build", UP_SECONDS="700")
+        project.run("deploy/up.sh", "--build", environ={"UP_SECONDS": "700"})
         project.token = project.compose("exec", "-T", "head", "rollmill", "token").stdout.strip()
         yield project
     finally:
@@ -297,9 +297,9 @@ def test_a_port_that_is_taken_is_named(project: Project) -> None:
         port = str(taken.getsockname()[1])
         second = {"COMPOSE_PROJECT_NAME": f"{project.name}-second", "ROLLMILL_HEAD_PORT": port}
         try:
-            refused = project.compose("up", "--detach", "head", check=False, **second)
+            refused = project.compose("up", "--detach", "head", check=False, environ=second)
         finally:
-            project.compose("down", "--volumes", **second)
+            project.compose("down", "--volumes", environ=second)
 
     assert refused.returncode != 0
     assert port in refused.stderr
@@ -310,9 +310,9 @@ def test_a_service_that_never_becomes_ready_is_named_with_its_last_words(project
     third = {"COMPOSE_PROJECT_NAME": f"{project.name}-third", "POLICY_BASE_URL": "not-a-url", "UP_SECONDS": "90"}
     third |= {f"ROLLMILL_{name.upper()}_PORT": str(free_port()) for name in project.ports}
     try:
-        failed = project.run("deploy/up.sh", "policy", check=False, **third)
+        failed = project.run("deploy/up.sh", "policy", check=False, environ=third)
     finally:
-        project.compose("down", "--volumes", "--timeout", "5", **third)
+        project.compose("down", "--volumes", "--timeout", "5", environ=third)
 
     assert failed.returncode != 0
     assert f"not ready: {project.name}-third-policy-1" in failed.stderr

@@ -1,6 +1,7 @@
 """Asks the service of this container whether it is ready: `python -m rollmill.local.health`.
 
-It runs again and again in every container, so it loads next to nothing: importing `http.client` alone takes longer than the whole of it.
+It runs again and again in every container, so it loads next to nothing: importing `http.client` alone takes longer than
+the whole of it.
 """
 
 import os
