@@ -271,6 +271,27 @@ def test_stopping_drains_and_starting_goes_on(project: Project) -> None:
     project.assert_finished("stopped", expected=200)
 
 
+def test_the_image_alone_is_small_becomes_healthy_and_stops_in_order(project: Project) -> None:
+    image = f"{project.name}-plain"
+    project.run("docker", "build", "--quiet", "--file", "deploy/Dockerfile", "--tag", image, ".")
+    sizes = project.run("docker", "image", "inspect", "--format", "{{.Size}}", image, "python:3.11-slim-bookworm").stdout
+    options = ("--detach", "--read-only", "--cap-drop", "ALL", "--env", "ROLLMILL_TOKEN=t")
+    container = project.run("docker", "run", *options, image, "serve", "weather").stdout.strip()
+    try:
+        wait_until(lambda: project.inspect(container)["State"]["Health"]["Status"] == "healthy", what="health")
+        project.run("docker", "stop", "--time", "60", container)
+        ending = project.inspect(container)["State"]["ExitCode"]
+        logs = project.run("docker", "logs", container).stderr
+    finally:
+        project.run("docker", "rm", "--force", container)
+        project.run("docker", "image", "rm", image)
+
+    own, base = map(int, sizes.split())
+    assert (own - base) / 1e6 < 250
+    assert ending == 0
+    assert logs.index('"draining"') < logs.index('"stopped"')
+
+
 def test_a_token_that_others_can_read_stops_the_head_with_the_fix(project: Project) -> None:
     run = ("run", "--rm", "--no-deps", "-T", "head")
     project.compose("exec", "-T", "head", "chmod", "644", "/run/rollmill/token")
