@@ -1,9 +1,10 @@
 """What do more containers of an agent bring when the agent is what takes the time?
 
-Run:  python benchmarks/scaling.py [--replicas 1 2 4] [--rollouts 400] [--work-ms 50]
+Run:  python benchmarks/scaling.py [--replicas 1 2 4] [--rollouts 60] [--work-ms 20] [--cpus 0.2]
 
 It starts docker-compose.yml with an agent that computes for a while in every rollout, and collects the same tasks with
-more and more of its replicas. The factor cannot be more than the number of cores: read it beside that.
+more and more of its replicas. Each may use a fifth of a core, so that four of them and what they call fit on two cores:
+the factor then says what replicas bring, and not how many cores there are.
 """
 
 import argparse
@@ -25,6 +26,7 @@ OVERRIDE = """
 services:
   weather_agent:
     command: [serve, "scaling:Busy"]
+    cpus: {cpus}
     environment: {{PYTHONPATH: /benchmarks, {variable}: "{seconds}"}}
     volumes: ["{benchmarks}:/benchmarks:ro"]
 """
@@ -56,8 +58,8 @@ def rollouts_per_second(token: str, replicas: int, rollouts: int) -> float:
     port = os.environ.get("ROLLMILL_COLLECTOR_PORT", "11001")
     with CollectorClient(f"http://127.0.0.1:{port}", token=token) as client:
         collect(client, f"warm-{replicas}", rollouts=10 * replicas, concurrency=8 * replicas)
-        seconds = collect(client, f"measured-{replicas}", rollouts=rollouts, concurrency=8 * replicas)
-    return rollouts / seconds
+        seconds = collect(client, f"measured-{replicas}", rollouts=rollouts * replicas, concurrency=8 * replicas)
+    return rollouts * replicas / seconds
 
 
 def collect(client: CollectorClient, run_id: str, *, rollouts: int, concurrency: int) -> float:
@@ -76,13 +78,15 @@ def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--rollouts", type=int, default=400)
-    parser.add_argument("--work-ms", type=float, default=50.0)
+    parser.add_argument("--rollouts", type=int, default=60, help="For each replica.")
+    parser.add_argument("--work-ms", type=float, default=20.0)
+    parser.add_argument("--cpus", type=float, default=0.2, help="Share of a core that each replica may use.")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         override = Path(folder) / "override.yml"
         seconds = arguments.work_ms / 1000
-        override.write_text(OVERRIDE.format(variable=WORK_VARIABLE, seconds=seconds, benchmarks=ROOT / "benchmarks"))
+        values = {"variable": WORK_VARIABLE, "seconds": seconds, "cpus": arguments.cpus}
+        override.write_text(OVERRIDE.format(benchmarks=ROOT / "benchmarks", **values))
         os.environ["COMPOSE_FILE"] = os.pathsep.join([str(ROOT / "docker-compose.yml"), str(override)])
         os.environ["COMPOSE_PROJECT_NAME"] = "rollmill-scaling"
         try:

@@ -16,5 +16,5 @@ rm -rf numpy/_core/_simd.* numpy/_core/_*_tests.* pyarrow/_pyarrow_cpp_tests.*
 [ -n "${2:-}" ] || rm -rf watchfiles websockets
 
 # Bytecode makes a service start in two thirds of the time. The statistics' libraries are big and load later.
-"$1"/bin/python -m compileall -q -x '(pandas|numpy|pyarrow|pygments|sympy|mpmath|latex2sympy2_extended|antlr4)/' .
+"$1"/bin/python -m compileall -q -x '(pandas|numpy|pyarrow|pygments)/' .
 "$1"/bin/python -B -c 'import pandas, pyarrow.compute, pyarrow.parquet, uvicorn, aiohttp'

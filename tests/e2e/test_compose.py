@@ -274,7 +274,9 @@ def test_stopping_drains_and_starting_goes_on(project: Project) -> None:
 def test_the_image_alone_is_small_becomes_healthy_and_stops_in_order(project: Project) -> None:
     image = f"{project.name}-plain"
     project.run("docker", "build", "--quiet", "--file", "deploy/Dockerfile", "--tag", image, ".")
-    sizes = project.run("docker", "image", "inspect", "--format", "{{.Size}}", image, "python:3.11-slim-bookworm").stdout
+    sizes = project.run(
+        "docker", "image", "inspect", "--format", "{{.Size}}", image, "python:3.11-slim-bookworm"
+    ).stdout
     options = ("--detach", "--read-only", "--cap-drop", "ALL", "--env", "ROLLMILL_TOKEN=t")
     container = project.run("docker", "run", *options, image, "serve", "weather").stdout.strip()
     try:
