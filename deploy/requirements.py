@@ -18,4 +18,5 @@ def main() -> None:
     sys.stdout.write("\n".join([*project["dependencies"], *(line for extra in extras for line in known[extra])]))
 
 
-main()
+if __name__ == "__main__":
+    main()
