@@ -1,12 +1,43 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rollmill.client.service_client import auth_headers
 from rollmill.server.app import ServiceApp, build_app
+from rollmill.server.runtime import Runtime
+from rollmill_services.head.page.assets import Assets
+from rollmill_services.head.page.gate import PageGate
+from rollmill_services.head.page.gateway import Gateway
+from rollmill_services.head.page.probing import Probes
+from rollmill_services.head.page.routes import router as page_router
+from rollmill_services.head.page.sessions import PageSessions
 from rollmill_services.head.registry import Registry
 from rollmill_services.head.routes import router
 from rollmill_services.head.settings import HeadSettings
 
 
 def create_app(settings: HeadSettings | None = None) -> ServiceApp:
-    """Build the head: the registry of live services."""
+    """Build the head: the registry of live services, and the page that shows what they do."""
     settings = settings or HeadSettings.from_environment()
-    app = build_app(settings, kind="head", title="rollmill head", routers=[router])
-    app.state.registry = Registry(lease_seconds=settings.lease_seconds)
+    token = settings.token.get_secret_value() if settings.token else ""
+    secret = settings.session_secret.get_secret_value() if settings.session_secret else ""
+    registry = Registry(lease_seconds=settings.lease_seconds)
+    sessions = PageSessions(token, secret=secret, seconds=settings.page_session_seconds)
+
+    @asynccontextmanager
+    async def lifespan(_: Runtime) -> AsyncIterator[None]:
+        from rollmill.client.http import HttpTransport  # aiohttp takes 0.1 s to import
+
+        transport = HttpTransport(max_connections=settings.page_connections)
+        app.state.gateway = Gateway(transport, registry, auth_headers(token))
+        app.state.probes = Probes(transport)
+        try:
+            yield
+        finally:
+            await transport.aclose()
+
+    app = build_app(settings, kind="head", title="rollmill head", routers=[router, page_router], lifespan=lifespan)
+    app.around = lambda edge: PageGate(edge, sessions, token)
+    app.state.registry = registry
+    app.state.sessions = sessions
+    app.state.assets = Assets()
     return app

@@ -25,7 +25,7 @@ def add_problem_handlers(app: FastAPI) -> None:
 async def _rollmill_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, RollmillError):
         raise error
-    return _response(problem_answer(error, instance=request.url.path))
+    return to_response(problem_answer(error, instance=request.url.path))
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
@@ -61,9 +61,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _unexpected_error(request: Request, error: Exception) -> Response:
     log.error("request_failed", path=request.url.path, exc_info=error)
     hidden = RollmillError("the service failed; its log has the request id")
-    return _response(problem_answer(hidden, instance=request.url.path))
+    return to_response(problem_answer(hidden, instance=request.url.path))
 
 
-def _response(answer: Answer) -> Response:
+def to_response(answer: Answer) -> Response:
+    """Return a whole answer as FastAPI and Starlette take it."""
     headers = {name.decode(): value.decode() for name, value in answer.headers}
     return Response(answer.body, answer.status, headers=headers)
