@@ -2,7 +2,7 @@
 import { build } from "esbuild";
 import { copyFile, readFile, writeFile } from "node:fs/promises";
 
-const OUT = new URL("../services/rollmill_services/head/page/static/vendor/", import.meta.url);
+const OUT = new URL("../services/rollmill_services/head/page/vendor/", import.meta.url);
 const BUNDLES = { "preact.js": ["preact", "htm"], "uplot.js": ["uplot"] };
 
 const read = (path) => readFile(new URL(path, import.meta.url), "utf8");

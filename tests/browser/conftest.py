@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 TOKEN = "token-of-the-browser-tests"
 DATA = Path(__file__).parents[2] / "examples/data"
-WAIT_SECONDS = 60
+WAIT_SECONDS = 30
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -115,15 +115,30 @@ class Suite:
         self.wait(lambda: self.state(run_id) not in ("running", "paused"))
 
     def curl(self, command: str) -> JsonObject:
-        """Run a command that the page made, with a `rollmill` that knows the token."""
-        shim = self.data_dir / "bin"
-        shim.mkdir(exist_ok=True)
-        (shim / "rollmill").write_text(f"#!/bin/sh\necho {TOKEN}\n")
-        (shim / "rollmill").chmod(0o700)
-        env = {"PATH": f"{shim}:{os.environ['PATH']}"}
-        done = subprocess.run(["bash", "-c", command], env=env, capture_output=True, timeout=WAIT_SECONDS, check=True)
-        answer: JsonObject = loads(done.stdout)
+        """Run a command that the page made."""
+        answer: JsonObject = loads(self._shell(command))
         return answer
+
+    def arguments(self, command: str) -> list[str]:
+        """Tell what curl would be given by a command that the page made."""
+        fake = self._tool("curl", 'printf "%s\\0" "$@"')
+        try:
+            return self._shell(command).decode().split("\0")[:-1]
+        finally:
+            fake.unlink()
+
+    def _tool(self, name: str, script: str) -> Path:
+        path = self.data_dir / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o700)
+        return path
+
+    def _shell(self, command: str) -> bytes:
+        tools = self._tool("rollmill", f"echo {TOKEN}").parent
+        env = {"PATH": f"{tools}:{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "-c", command], env=env, capture_output=True, timeout=WAIT_SECONDS, check=True)
+        return done.stdout
 
     def state(self, run_id: str) -> str:
         return str(self.ask("collector", "GET", f"/v1/runs/{run_id}")["state"])
@@ -186,6 +201,7 @@ def browser() -> Iterator[Browser]:
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("NO BROWSER: the page is not tested; install one (apt-get install chromium) or set CHROMIUM")
+    expect.set_options(timeout=WAIT_SECONDS * 1000)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield chromium

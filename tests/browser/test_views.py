@@ -150,7 +150,7 @@ def test_the_table_is_walked_through_with_the_keyboard(page: Page, finished: "Su
 
 
 def test_a_rollout_reads_as_a_conversation(page: Page, finished: "Suite") -> None:
-    page.goto("/ui/runs/sunny/rollouts/0/1")
+    page.goto("/ui/runs/sunny/rollouts/0/0")
 
     turns = page.locator(".turn")
     expect(turns.first.get_by_role("heading")).to_have_text("user")
@@ -159,7 +159,7 @@ def test_a_rollout_reads_as_a_conversation(page: Page, finished: "Suite") -> Non
     expect(page.locator(".turn.output").first).to_be_visible()
     expect(page.get_by_text("Reward", exact=True).locator("xpath=following-sibling::dd")).to_have_text("1.000")
     expect(
-        page.get_by_role("navigation", name="Repeats of task 0").get_by_role("link", name="1: 1.00")
+        page.get_by_role("navigation", name="Repeats of task 0").get_by_role("link", name="0: 1.00")
     ).to_have_attribute("aria-current", "page")
 
 

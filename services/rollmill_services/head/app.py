@@ -4,14 +4,14 @@ from contextlib import asynccontextmanager
 from rollmill.client.service_client import auth_headers
 from rollmill.server.app import ServiceApp, build_app
 from rollmill.server.runtime import Runtime
-from rollmill_services.head.page.assets import Assets
-from rollmill_services.head.page.gate import PageGate
-from rollmill_services.head.page.gateway import Gateway
-from rollmill_services.head.page.probing import Probes
-from rollmill_services.head.page.routes import router as page_router
-from rollmill_services.head.page.sessions import PageSessions
+from rollmill_services.head.assets import Assets
+from rollmill_services.head.gate import PageGate
+from rollmill_services.head.gateway import Gateway
+from rollmill_services.head.page_routes import router as page_router
+from rollmill_services.head.probing import Probes
 from rollmill_services.head.registry import Registry
 from rollmill_services.head.routes import router
+from rollmill_services.head.sessions import PageSessions
 from rollmill_services.head.settings import HeadSettings
 
 

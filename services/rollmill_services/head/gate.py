@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rollmill.errors import RollmillError, UnauthorizedError
 from rollmill.server.calls import problem_answer
 from rollmill.server.problems import to_response
-from rollmill_services.head.page.sessions import COOKIE, PageSessions
+from rollmill_services.head.sessions import COOKIE, PageSessions
 
 PAGE = "/ui"
 """The page itself, to be seen by anybody: it holds no data."""

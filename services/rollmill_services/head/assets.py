@@ -40,14 +40,14 @@ class Assets:
     """The files of the page, which are part of this package; each is read once."""
 
     def __init__(self) -> None:
-        self._root = files("rollmill_services.head.page") / "static"
+        self._root = files("rollmill_services.head") / "page"
         self._read: dict[str, Asset] = {}
 
     def get(self, name: str) -> Asset:
         """Return a file.
 
         Args:
-            name: its path below `static`, such as `vendor/preact.js`.
+            name: its path below `page`, such as `vendor/preact.js`.
 
         Raises:
             NotFoundError: the page has no such file.

@@ -15,7 +15,7 @@ export function Run({ id }) {
   const working = AT_WORK.includes(run?.state);
   if (run && working !== live) setLive(working);
   const started = Boolean(run?.completed);
-  const timeline = useData(started ? profiler(ofRun(id, "/rollouts/timeline?buckets=80")) : null, { every: working ? 3 : 0 });
+  const timeline = useData(started ? profiler(ofRun(id, `/rollouts/timeline?buckets=${pieces(run)}`)) : null, { every: working ? 3 : 0 });
   const means = useData(started ? profiler(ofRun(id, "/live")) : null, { every: working ? 3 : 0 });
   if (loading) return html`<h1>${id}</h1><${Loading} what="the run" />`;
   if (!run) return html`<h1>Run</h1><${Trouble} problem=${problem} what="This run" again=${reload} back=${{ href: url(["runs"]), label: "All runs" }} />`;
@@ -31,6 +31,9 @@ export function Run({ id }) {
     <div class="columns"><${Pressure} run=${run} /><${Failures} run=${run} /></div>
   `;
 }
+
+/** So few pieces that each has some rollouts; the number changes seldom, so that the chart is not asked for anew. */
+const pieces = (run) => (run.completed > 2000 ? 60 : run.completed > 300 ? 20 : 8);
 
 /** The name of a run, and the ways to look at it. */
 export function RunHead({ id, at }) {
@@ -143,6 +146,9 @@ export function named(column, text) {
   return `${column} == ${quote}${text}${quote}`;
 }
 
+const REWARDS = [{ ...LINE, label: "mean of a piece" }, { ...LINE, label: "mean of all so far", colour: "--two" }];
+const TOKENS = [{ ...LINE, label: "tokens per second" }];
+
 function OverTime({ timeline, id }) {
   const rewards = useMemo(() => rewardsOf(timeline), [timeline]);
   const tokens = useMemo(() => speeds(timeline), [timeline]);
@@ -151,16 +157,25 @@ function OverTime({ timeline, id }) {
   return html`
     <section class="columns">
       <${Chart} title="Reward over time" label=${`Mean reward of ${rewards.length} pieces of the run, in order of completion; the last is ${number(rewards.at(-1)[1])}.`}
-        time names=${["ended", "mean reward"]} rows=${rewards} series=${[{ ...LINE, label: "mean reward" }]} unit onPoint=${worst} file=${`${id}-rewards`} />
+        time names=${["ended", "mean of a piece", "mean of all so far"]} rows=${rewards} series=${REWARDS} onPoint=${worst} file=${`${id}-rewards`} />
       <${Chart} title="Output tokens per second" label=${`Output tokens per second over time; ${rate(tokens.at(-1)?.[1])} at the end.`}
-        time names=${["ended", "tokens per second"]} rows=${tokens} series=${[{ ...LINE, label: "tokens per second" }]} file=${`${id}-tokens`} />
+        time names=${["ended", "tokens per second"]} rows=${tokens} series=${TOKENS} file=${`${id}-tokens`} />
     </section>
   `;
 }
 
+/** Times, mean rewards of the pieces and the mean of all so far. */
 function rewardsOf(timeline) {
-  return (timeline?.buckets ?? []).filter((piece) => piece.until && piece.mean_reward !== null).map((piece) => [piece.until, piece.mean_reward])
-    .sort((one, other) => one[0] - other[0]);
+  let total = 0;
+  let rollouts = 0;
+  const rows = [];
+  for (const piece of timeline?.buckets ?? []) {
+    if (!piece.until || piece.mean_reward === null) continue;
+    total += piece.mean_reward * piece.rollouts;
+    rollouts += piece.rollouts;
+    rows.push([piece.until, piece.mean_reward, total / rollouts]);
+  }
+  return rows.sort((one, other) => one[0] - other[0]);
 }
 
 function Pressure({ run }) {

@@ -114,10 +114,10 @@ function Length({ summary, id, file }) {
 function Hardest({ summary, id }) {
   return html`
     <section>
-      <h3>Hardest tasks</h3>
+      <h2>Hardest tasks</h2>
       <${Scroll} label="Hardest tasks">
         <table>
-          <thead><tr><th scope="col">Task</th><th scope="col">Mean score, 95 %</th><th scope="col" class="num">Rollouts</th><th scope="col"></th></tr></thead>
+          <thead><tr><th scope="col">Task</th><th scope="col">Mean score, 95 %</th><th scope="col" class="num">Rollouts</th><th scope="col">Read</th></tr></thead>
           <tbody>${summary.hardest.map((task) => html`
             <tr key=${task.task}><th scope="row"><a href=${url(["runs", id, "rollouts"], { filter: `task == ${task.task}`, sort: "repeat" })}>Task ${task.task}</a></th>
               <td>${interval({ value: task.mean_reward, low: task.low, high: task.high })}</td>
@@ -134,7 +134,7 @@ function Failures({ failures, rollouts }) {
   const classes = Object.entries(failures);
   if (!classes.length) return null;
   return html`
-    <section><h3>Failed attempts</h3>
+    <section><h2>Failed attempts</h2>
       <ul>${classes.map(([name, amount]) => html`<li key=${name}><a href=${rollouts(named("failure", name))}><${Short} value=${name} /></a>: ${count(amount)}</li>`)}</ul>
     </section>
   `;

@@ -32,7 +32,7 @@ export function Rollouts({ id, query }) {
     <${RunHead} id=${id} at="rollouts" />
     <${Asking} key=${`${filter}\n${q}`} filter=${filter} q=${q} columns=${table.columns} onAsk=${change} />
     <${Trouble} problem=${table.problem} what=${asked && table.problem?.status === 422 ? "The filter" : "The rollouts"}
-      again=${table.reload} back=${{ href: url(["runs", id, "rollouts"]), label: "All rollouts of this run" }} />
+      again=${table.reload} back=${asked ? { href: url(["runs", id, "rollouts"]), label: "All rollouts of this run" } : { href: url(["runs"]), label: "All runs" }} />
     <p class="help" role="status">${table.total === null ? (table.problem ? "" : "Loading …") : html`${count(table.total)} rollouts${asked ? " found" : ""}`}
       ${asked && html` · <a href=${url(["runs", id, "rollouts"], { sort })}>show all</a>`}</p>
     ${table.total > 0 && html`<${Grid} id=${id} table=${table} sort=${sort} onSort=${(name) => change({ sort: name })} />`}

@@ -74,7 +74,7 @@ function contentOf(content) {
 /** What else a rollout says: the verdict first, then what the environment had put into the row. */
 export function Fields({ row, input }) {
   const given = isObject(input) ? input : {};
-  const names = Object.keys(row ?? {}).filter((name) => !NOT_FIELDS.has(name));
+  const names = Object.keys(row ?? {}).filter((name) => !NOT_FIELDS.has(name)).sort((one, other) => (other === "reward") - (one === "reward"));
   const verdict = names.filter((name) => !(name in given));
   const task = names.filter((name) => name in given);
   return html`

@@ -7,12 +7,12 @@ from pydantic import Field
 from rollmill.contracts.problem import problems
 from rollmill.contracts.wire import WireModel
 from rollmill.errors import UnauthorizedError
-from rollmill_services.head.page.assets import INDEX, Assets
-from rollmill_services.head.page.gate import GATEWAY, LOGIN, LOGOUT, PAGE
-from rollmill_services.head.page.gateway import Behind, Gateway
-from rollmill_services.head.page.probing import Probes
-from rollmill_services.head.page.sessions import COOKIE, PageSessions
+from rollmill_services.head.assets import INDEX, Assets
+from rollmill_services.head.gate import GATEWAY, LOGIN, LOGOUT, PAGE
+from rollmill_services.head.gateway import Behind, Gateway
+from rollmill_services.head.probing import Probes
 from rollmill_services.head.routes import RegistryDep, services
+from rollmill_services.head.sessions import COOKIE, PageSessions
 
 router = APIRouter(tags=["page"])
 

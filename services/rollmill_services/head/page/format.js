@@ -15,7 +15,7 @@ export function interval(estimate, format = number) {
 
 export function rate(value) {
   if (!isNumber(value)) return NONE;
-  return value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
+  return value >= 100 ? count(value) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
 }
 
 export function duration(seconds) {
@@ -29,7 +29,7 @@ export function duration(seconds) {
 export function moment(value) {
   const when = new Date(value);
   if (Number.isNaN(when.getTime())) return NONE;
-  return when.toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  return when.toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 }
 
 export const plural = (amount, word) => `${count(amount)} ${word}${amount === 1 ? "" : "s"}`;

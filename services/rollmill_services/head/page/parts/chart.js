@@ -61,7 +61,7 @@ export function Chart({ title, label, rows, series, names, file, time = false, t
   const download = () => save(drawn.current.ctx.canvas, `${file}.png`);
   return html`
     <figure>
-      <figcaption><h3>${title}</h3> <button type="button" class="quiet" onClick=${download} aria-label=${`Save ${title} as PNG`}>PNG</button></figcaption>
+      <figcaption><h2>${title}</h2> <button type="button" class="quiet" onClick=${download} aria-label=${`Save ${title} as PNG`}>PNG</button></figcaption>
       <div class="chart" ref=${place} role="img" aria-label=${label} />
       ${note && html`<p class="help">${note}</p>`}
       <${Numbers} rows=${rows} names=${names ?? ["x", ...series.map((one) => one.label)]} title=${title} time=${time} ticks=${ticks} onPoint=${onPoint} />
@@ -107,16 +107,18 @@ function options(Plot, { width, series, time, ticks, unit, onPoint, rows }) {
     cursor: { drag: { x: false, y: false }, points: { show: Boolean(onPoint) } },
     scales: {
       x: { time, ...(ticks ? { range: [-0.6, count - 0.4] } : {}) },
-      y: unit ? { range: [-0.02, 1.02] } : { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.06 : 1] },
+      y: unit ? { range: [-0.02, 1.02] } : { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.06 : 1] },
     },
     axes: [
       { ...axis, ...(ticks ? { splits: () => ticks.map((_, at) => at), values: (_, splits) => splits.map((at) => ticks[at] ?? "") } : {}) },
-      { ...axis, size: 56 },
+      { ...axis, size: 56, values: (_, splits) => splits.map(compact) },
     ],
     series: [{}, ...series.map((one) => drawing(Plot, one, colour))],
     hooks: onPoint ? { ready: [(plot) => follow(plot, onPoint, series)] } : {},
   };
 }
+
+const compact = (value) => value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 4 });
 
 function drawing(Plot, one, colour) {
   const stroke = colour(one.colour);
