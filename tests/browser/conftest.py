@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -94,6 +94,16 @@ class Suite:
             await self._stacks.pop(name).aclose()
 
         self.do(end())
+
+    @contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """Do something while a service is down."""
+        self.stop(name)
+        try:
+            yield
+        finally:
+            self.start(name)
+            self.wait(lambda: name in [one["name"] for one in self.ask("head", "GET", "/v1/services")["services"]])
 
     def ask(self, kind: str, method: str, path: str, body: JsonObject | None = None) -> JsonObject:
         answer = self.http.request(method, f"http://127.0.0.1:{self.port(kind)}{path}", json=body)
