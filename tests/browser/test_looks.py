@@ -102,7 +102,7 @@ def test_the_first_view_is_light_and_quick(browser: Browser, seen: "Suite") -> N
     context = browser.new_context(base_url=seen.url)
     page = context.new_page()
     answers: list[Response] = []
-    page.on("response", answers.append)
+    page.on("response", lambda answer: answers.append(answer))
     page.goto("/ui/")
     seen.log_in(page)
     expect(page.get_by_role("link", name="first")).to_be_visible()

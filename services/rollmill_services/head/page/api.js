@@ -3,6 +3,8 @@ import { useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 
 export const LOGIN_NEEDED = "rollmill-login-needed";
 
+const PATIENCE_MS = 130_000; // a little longer than the gateway's own
+
 /** What a service answered instead of what was asked for; `status` is 0 when there was no answer at all. */
 export class Problem extends Error {
   constructor(status, title, detail, type = "") {
@@ -29,10 +31,11 @@ export function query(values) {
 /** Send a request; the answer as JSON, or a Problem is thrown. */
 export async function call(path, { method = "GET", body, form, signal } = {}) {
   let answer;
+  const late = AbortSignal.timeout(PATIENCE_MS);
   try {
     answer = await fetch(path, {
       method,
-      signal,
+      signal: signal ? AbortSignal.any([signal, late]) : late,
       body: form ?? (body === undefined ? undefined : JSON.stringify(body)),
       headers: body === undefined ? {} : { "content-type": "application/json" },
     });

@@ -1,4 +1,5 @@
 import { call, head, LOGIN_NEEDED } from "./api.js";
+import { Loading } from "./parts/common.js";
 import { followLinks, url, usePlace } from "./router.js";
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Compare } from "./views/compare.js";
@@ -52,7 +53,7 @@ function Page() {
     first.current = false;
     scrollTo(0, 0);
   }, [address]);
-  if (login === "unknown") return null;
+  if (login === "unknown") return html`<main><${Loading} what="Rollmill" /></main>`;
   if (login !== "done") return html`<${Login} ended=${login === "ended"} onDone=${() => setLogin("done")} />`;
   return html`
     <a class="skip" href="#main">Skip to the content</a>

@@ -6,11 +6,14 @@ export const count = (value) => (isNumber(value) ? Math.round(value).toLocaleStr
 export const number = (value, digits = 3) => (isNumber(value) ? value.toFixed(digits) : NONE);
 export const percent = (value, digits = 1) => (isNumber(value) ? `${(100 * value).toFixed(digits)} %` : NONE);
 
-/** A value and the interval that it is thought to be in. */
+/** The interval that a value is thought to be in; empty when it is not known. */
+export function range(estimate, format = number) {
+  return isNumber(estimate.low) && isNumber(estimate.high) ? `[${format(estimate.low)}, ${format(estimate.high)}]` : "";
+}
+
+/** A value and its interval. */
 export function interval(estimate, format = number) {
-  if (!estimate || !isNumber(estimate.value)) return NONE;
-  const known = isNumber(estimate.low) && isNumber(estimate.high);
-  return known ? `${format(estimate.value)} [${format(estimate.low)}, ${format(estimate.high)}]` : format(estimate.value);
+  return estimate && isNumber(estimate.value) ? `${format(estimate.value)} ${range(estimate, format)}`.trim() : NONE;
 }
 
 export function rate(value) {

@@ -27,11 +27,11 @@ function load() {
  * @param label says in words what it shows
  * @param time whether x is in Unix seconds
  * @param names of x and the series, for the table
- * @param ticks labels of x = 0, 1, 2 ..., instead of numbers
+ * @param ticks labels of x = 0, 1, 2 ..., instead of numbers; `short` ones stand under the chart
  * @param unit whether y is within 0 to 1
  * @param onPoint from the number of a row and of a series to the address that a click leads to
  */
-export function Chart({ title, label, rows, series, names, file, time = false, ticks = null, unit = false, onPoint = null, note = null }) {
+export function Chart({ title, label, rows, series, names, file, time = false, ticks = null, short = ticks, unit = false, onPoint = null, note = null }) {
   const place = useRef(null);
   const drawn = useRef(null);
   const [dark, setDark] = useState(() => matchMedia("(prefers-color-scheme: dark)").matches);
@@ -47,7 +47,7 @@ export function Chart({ title, label, rows, series, names, file, time = false, t
     load().then((Plot) => {
       if (gone || !place.current) return;
       const data = columns(rows, series.length);
-      drawn.current = new Plot(options(Plot, { width: place.current.clientWidth, series, time, ticks, unit, onPoint, rows }), data, place.current);
+      drawn.current = new Plot(options(Plot, { width: place.current.clientWidth, series, time, ticks: short, unit, onPoint, rows }), data, place.current);
       watcher = new ResizeObserver(([entry]) => drawn.current?.setSize({ width: entry.contentRect.width, height: 260 }));
       watcher.observe(place.current);
     });
@@ -97,13 +97,13 @@ function columns(rows, amount) {
 function options(Plot, { width, series, time, ticks, unit, onPoint, rows }) {
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
-  const bands = series.flatMap((one, at) => (one.band ? [{ series: [at + 2, at + 1], fill: colour(one.band) }] : []));
+  const bands = series.flatMap((one, at) => (one.band ? [{ series: [at + 1, at + 2], fill: colour(one.band) }] : []));
   const count = rows.length;
   return {
     width,
     height: 260,
     bands,
-    legend: { show: series.filter((one) => one.label).length > 1, live: false },
+    legend: { show: series.length > 1, live: false },
     cursor: { drag: { x: false, y: false }, points: { show: Boolean(onPoint) } },
     scales: {
       x: { time, ...(ticks ? { range: [-0.6, count - 0.4] } : {}) },
@@ -125,7 +125,7 @@ function drawing(Plot, one, colour) {
   const base = { label: one.label ?? "", stroke, width: 2, spanGaps: true };
   if (one.kind === "bars") return { ...base, fill: stroke, width: 0, paths: Plot.paths.bars({ size: [0.8, 60] }), points: { show: false } };
   if (one.kind === "points") return { ...base, paths: () => null, points: { show: true, size: 6, width: 0, fill: stroke } };
-  if (one.kind === "edge") return { ...base, width: 0, points: { show: false } };
+  if (one.kind === "edge") return { ...base, class: "edge", width: 0, points: { show: false } };
   return { ...base, points: { show: true, size: 6, fill: stroke } };
 }
 

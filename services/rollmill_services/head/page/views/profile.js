@@ -1,5 +1,5 @@
 import { ofRun, profiler, useData } from "../api.js";
-import { count, interval, number, percent, plural } from "../format.js";
+import { count, interval, number, percent, plural, range } from "../format.js";
 import { BARS, Chart, LINE, POINTS } from "../parts/chart.js";
 import { Loading, Scroll, Stat, Trouble } from "../parts/common.js";
 import { go, url } from "../router.js";
@@ -61,9 +61,9 @@ function Headlines({ summary, rollouts }) {
       <${Stat} label="Rollouts" note=${done}><a href=${rollouts("")}>${count(summary.rollouts)}</a></${Stat}>
       <${Stat} label="Tasks">${count(summary.tasks)}</${Stat}>
       ${shown.filter(([, estimate]) => typeof estimate?.value === "number").map(([label, estimate, format, href]) => html`
-        <${Stat} key=${label} label=${label}>${href ? html`<a href=${href}>${interval(estimate, format)}</a>` : interval(estimate, format)}</${Stat}>`)}
+        <${Stat} key=${label} label=${label} note=${range(estimate, format)}>${href ? html`<a href=${href}>${format(estimate.value)}</a>` : format(estimate.value)}</${Stat}>`)}
     </dl>
-    <p class="help">In brackets: 95 % intervals over tasks. Each number leads to the rollouts behind it.</p>
+    <p class="help">In brackets: 95 % intervals over tasks. An underlined number leads to the rollouts behind it.</p>
   `;
 }
 
@@ -71,15 +71,16 @@ function SolveRate({ summary, rollouts, file }) {
   const { none, some, all, bins, edges } = summary.solve_rate;
   const rows = useMemo(() => [none, ...bins, all].map((amount, at) => [at, amount]), [none, all, bins.join()]);
   const ticks = ["none", ...bins.map((_, at) => `${Math.round(100 * edges[at])}–${Math.round(100 * edges[at + 1])} %`), "all"];
+  const short = ["none", ...bins.map((_, at) => `${Math.round(100 * edges[at + 1])}`), "all"];
   const onPoint = (at) => {
     if (at === 0) return rollouts("pass_rate == 0");
     if (at === rows.length - 1) return rollouts("pass_rate == 1");
     const top = at === bins.length ? "pass_rate < 1" : `pass_rate < ${edges[at]}`;
     return rollouts(`pass_rate > 0 and pass_rate >= ${edges[at - 1]} and ${top}`);
   };
-  return html`<${Chart} title="Solve rate" file=${file} rows=${rows} ticks=${ticks} onPoint=${onPoint} names=${["rollouts correct", "tasks"]}
+  return html`<${Chart} title="Solve rate" file=${file} rows=${rows} ticks=${ticks} short=${short} onPoint=${onPoint} names=${["rollouts correct", "tasks"]}
     series=${[{ ...BARS, label: "tasks" }]} label=${`Tasks by the share of their rollouts that are correct: ${none} never, ${some} sometimes, ${all} always.`}
-    note=${`${plural(none, "task")} never solved, ${count(some)} sometimes, ${count(all)} always. A bar leads to its rollouts.`} />`;
+    note=${`${plural(none, "task")} never solved, ${count(some)} sometimes, in bars of up to so many percent of rollouts correct, ${count(all)} always. A bar leads to its rollouts.`} />`;
 }
 
 function Curve({ summary, rollouts, file }) {

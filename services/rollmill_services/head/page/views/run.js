@@ -55,16 +55,19 @@ function Numbers({ run, timeline }) {
       <${Stat} label="Rollouts" note=${`of ${count(run.expected)}`}>${count(settled)}</${Stat}>
       <${Stat} label="Mean reward">${number(run.mean_reward)}</${Stat}>
       <${Stat} label="Rollouts per second">${rate(run.rate_per_second)}</${Stat}>
-      <${Stat} label="Tokens per second" note=${timeline && !AT_WORK.includes(run.state) ? "at the end" : ""}>${rate(tokenRate(timeline))}</${Stat}>
+      <${Stat} label="Tokens per second" note=${AT_WORK.includes(run.state) ? "" : "of the whole run"}>${rate(tokenRate(timeline, AT_WORK.includes(run.state)))}</${Stat}>
       <${Stat} label="Time left">${run.state === "running" ? duration(run.eta_seconds) : "–"}</${Stat}>
       <${Stat} label="Begun">${moment(run.created_at)}</${Stat}>
     </dl>
   `;
 }
 
-function tokenRate(timeline) {
-  const points = speeds(timeline);
-  return points.at(-1)?.[1];
+/** Output tokens per second: of the last piece while the run is at work, else of all of it. */
+function tokenRate(timeline, working) {
+  if (working) return speeds(timeline).at(-1)?.[1];
+  const pieces = timeline?.buckets ?? [];
+  const seconds = Math.max(...pieces.map((piece) => piece.until ?? -Infinity)) - (timeline?.began_at ?? NaN);
+  return pieces.reduce((total, piece) => total + (piece.output_tokens ?? 0), 0) / seconds;
 }
 
 /** Times and output tokens per second of the pieces of a timeline. */
