@@ -17,7 +17,7 @@ from rollmill_services.head.registry import Registry
 Behind: TypeAlias = Literal["collector", "profiler"]
 
 SILENCE_SECONDS: Final = 120.0
-"""Longest wait for the next part of an answer."""
+"""Longest wait for the next part of an answer, by default."""
 _RUN: Final = r"/v1/runs/[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _PATHS: Final[dict[Behind, tuple[re.Pattern[str], ...]]] = {
     "collector": (
@@ -42,9 +42,18 @@ class Gateway:
         transport: carries the calls.
         registry: knows the replicas.
         headers: shown to them.
+        silence_seconds: longest wait for the next part of an answer.
     """
 
-    def __init__(self, transport: Transport, registry: Registry, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        registry: Registry,
+        headers: Mapping[str, str],
+        *,
+        silence_seconds: float = SILENCE_SECONDS,
+    ) -> None:
+        self._silence_seconds = silence_seconds
         self._transport = transport
         self._registry = registry
         self._headers = headers
@@ -73,11 +82,13 @@ class Gateway:
         url = self._live(kind).url.rstrip("/") + quote(path) + (f"?{query}" if query else "")
         headers = {**self._headers, **({"content-type": content_type} if content_type else {})}
         async with AsyncExitStack() as stack:
-            async with _in_time(kind):
+            async with self._in_time(kind):
                 reply = await stack.enter_async_context(self._transport.stream(method, url, headers=headers, body=body))
             held = stack.pop_all()
         kept = {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}
-        return StreamingResponse(_body(kind, reply, held), reply.status, headers={**kept, "cache-control": "no-store"})
+        return StreamingResponse(
+            self._body(kind, reply, held), reply.status, headers={**kept, "cache-control": "no-store"}
+        )
 
     def _live(self, kind: Behind) -> Instance:
         found = self._registry.services(kind)
@@ -85,21 +96,21 @@ class Gateway:
             raise ServiceNotFoundError(f"no {kind} is registered at this head", service=kind)
         return next((instance for instance in found if instance.state == "ready"), found[0])
 
+    async def _body(self, kind: Behind, reply: StreamReply, held: AsyncExitStack) -> AsyncIterator[bytes]:
+        async with held:
+            while True:
+                async with self._in_time(kind):
+                    chunk = await anext(reply.chunks, None)
+                if chunk is None:
+                    return
+                yield chunk
 
-async def _body(kind: Behind, reply: StreamReply, held: AsyncExitStack) -> AsyncIterator[bytes]:
-    async with held:
-        while True:
-            async with _in_time(kind):
-                chunk = await anext(reply.chunks, None)
-            if chunk is None:
-                return
-            yield chunk
-
-
-@asynccontextmanager
-async def _in_time(kind: Behind) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(SILENCE_SECONDS):
-            yield
-    except TimeoutError:
-        raise UpstreamTimeoutError(f"the {kind} said nothing for {SILENCE_SECONDS:.0f} s", service=kind) from None
+    @asynccontextmanager
+    async def _in_time(self, kind: Behind) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._silence_seconds):
+                yield
+        except TimeoutError:
+            raise UpstreamTimeoutError(
+                f"the {kind} said nothing for {self._silence_seconds:g} s", service=kind
+            ) from None

@@ -38,7 +38,9 @@ def test_every_bundle_comes_with_the_licences_of_its_libraries(bundle: str) -> N
 def test_no_module_can_turn_text_into_markup_or_code(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
 
-    assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc", text) == []
+    assert (
+        re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc", text) == []
+    )
     assert re.findall(r"localStorage|sessionStorage|document\.cookie|https?://(?!AGENT)", text) == []
 
 

@@ -1,5 +1,5 @@
 import { collector, profiler, query as asQuery, useData } from "../api.js";
-import { count, interval, number } from "../format.js";
+import { count, number, range } from "../format.js";
 import { Loading, Scroll, Stat, Trouble } from "../parts/common.js";
 import { go, url } from "../router.js";
 import { Short } from "../text.js";
@@ -42,7 +42,7 @@ const Choice = ({ name, label, ids, value }) => html`
 function Result({ data, a, b }) {
   const remarks = [
     ...data.forced.map((text) => `Not the same: ${text}`),
-    ...data.notes,
+    ...data.notes.map((text) => `Not the same, and may differ: ${text}`),
     ...data.only_a.map((name) => `Only in A: ${name}`),
     ...data.only_b.map((name) => `Only in B: ${name}`),
   ];
@@ -52,14 +52,16 @@ function Result({ data, a, b }) {
   `;
 }
 
+const Estimate = ({ label, estimate }) => html`<${Stat} label=${label} note=${range(estimate)}>${number(estimate.value)}</${Stat}>`;
+
 function Agent({ name, agent, a, b }) {
   return html`
     <section>
       <h2><${Short} value=${name || "no agent"} /></h2>
       <dl class="stats">
-        <${Stat} label="Mean of A">${number(agent.mean_a)}</${Stat}>
-        <${Stat} label="Mean of B">${number(agent.mean_b)}</${Stat}>
-        <${Stat} label="B minus A, 95 %">${interval(agent.difference)}</${Stat}>
+        <${Estimate} label="Mean of A" estimate=${agent.mean_a} />
+        <${Estimate} label="Mean of B" estimate=${agent.mean_b} />
+        <${Estimate} label="B minus A" estimate=${agent.difference} />
         <${Stat} label="p-value">${number(agent.p_value)}</${Stat}>
         <${Stat} label="Tasks" note="in both">${count(agent.tasks.both)}</${Stat}>
         <${Stat} label="Better in A, in B, same">${count(agent.wins.a)}, ${count(agent.wins.b)}, ${count(agent.wins.ties)}</${Stat}>

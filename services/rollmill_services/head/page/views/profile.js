@@ -80,7 +80,7 @@ function SolveRate({ summary, rollouts, file }) {
   };
   return html`<${Chart} title="Solve rate" file=${file} rows=${rows} ticks=${ticks} short=${short} onPoint=${onPoint} names=${["rollouts correct", "tasks"]}
     series=${[{ ...BARS, label: "tasks" }]} label=${`Tasks by the share of their rollouts that are correct: ${none} never, ${some} sometimes, ${all} always.`}
-    note=${`${plural(none, "task")} never solved, ${count(some)} sometimes, in bars of up to so many percent of rollouts correct, ${count(all)} always. A bar leads to its rollouts.`} />`;
+    note=${`${plural(none, "task")} never solved, ${count(some)} sometimes, ${count(all)} always. A number is the most percent of rollouts correct; a bar leads to its rollouts.`} />`;
 }
 
 function Curve({ summary, rollouts, file }) {

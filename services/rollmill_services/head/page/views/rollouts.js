@@ -15,8 +15,8 @@ const TALLEST = 30_000_000;
 const COLUMNS = [
   { name: "task", label: "Task", show: (row) => row.task },
   { name: "repeat", label: "Repeat", show: (row) => row.repeat },
-  { name: "agent", label: "Agent", text: true, show: (row) => html`<${Short} value=${row.agent ?? "–"} room=${60} />` },
   { name: "reward", label: "Reward", show: (row) => number(row.reward) },
+  { name: "agent", label: "Agent", text: true, show: (row) => html`<${Short} value=${row.agent ?? "–"} room=${60} />` },
   { name: "output_tokens", label: "Tokens", show: (row) => count(row.output_tokens) },
   { name: "turns", label: "Turns", show: (row) => count(row.turns) },
   { name: "seconds", label: "Latency", show: (row) => duration(row.seconds) },
