@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 TOKEN = "token-of-the-browser-tests"
 DATA = Path(__file__).parents[2] / "examples/data"
-WAIT_SECONDS = 30
+WAIT_SECONDS = 45
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -185,7 +185,7 @@ def _factories(data_dir: Path) -> dict[str, Callable[[JsonObject], AsgiApp]]:
 
 
 @pytest.fixture(scope="module")
-def suite(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+def suite(browser: Browser, serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     """Head, collector, profiler, two environments and three agents, one of them slow."""
     data_dir = tmp_path_factory.mktemp("data")
     for name in ("weather", "mcqa"):

@@ -4,6 +4,7 @@ import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 
 const STYLESHEET = "/ui/static/vendor/uplot.css";
 const MOST_IN_TABLE = 200;
+const WHOLE = Array.from({ length: 9 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
 
 export const LINE = { kind: "line", colour: "--one" };
 export const POINTS = { kind: "points", colour: "--one" };
@@ -34,6 +35,8 @@ function load() {
 export function Chart({ title, label, rows, series, names, file, time = false, ticks = null, short = ticks, unit = false, onPoint = null, note = null }) {
   const place = useRef(null);
   const drawn = useRef(null);
+  const latest = useRef(null);
+  latest.current = { rows, onPoint };
   const [dark, setDark] = useState(() => matchMedia("(prefers-color-scheme: dark)").matches);
   useEffect(() => {
     const scheme = matchMedia("(prefers-color-scheme: dark)");
@@ -46,8 +49,9 @@ export function Chart({ title, label, rows, series, names, file, time = false, t
     let watcher;
     load().then((Plot) => {
       if (gone || !place.current) return;
-      const data = columns(rows, series.length);
-      drawn.current = new Plot(options(Plot, { width: place.current.clientWidth, series, time, ticks: short, unit, onPoint, rows }), data, place.current);
+      const width = place.current.clientWidth;
+      const data = columns(latest.current.rows, series.length);
+      drawn.current = new Plot(options(Plot, { width, series, time, ticks: short, unit, latest }), data, place.current);
       watcher = new ResizeObserver(([entry]) => drawn.current?.setSize({ width: entry.contentRect.width, height: 260 }));
       watcher.observe(place.current);
     });
@@ -57,7 +61,8 @@ export function Chart({ title, label, rows, series, names, file, time = false, t
       drawn.current?.destroy();
       drawn.current = null;
     };
-  }, [rows, dark]);
+  }, [dark, series.length, short?.join()]);
+  useEffect(() => drawn.current?.setData(columns(rows, series.length)), [rows]);
   const download = () => save(drawn.current.ctx.canvas, `${file}.png`);
   return html`
     <figure>
@@ -94,27 +99,26 @@ function columns(rows, amount) {
   return Array.from({ length: amount + 1 }, (_, column) => rows.map((row) => row[column] ?? null));
 }
 
-function options(Plot, { width, series, time, ticks, unit, onPoint, rows }) {
+function options(Plot, { width, series, time, ticks, unit, latest }) {
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
   const bands = series.flatMap((one, at) => (one.band ? [{ series: [at + 1, at + 2], fill: colour(one.band) }] : []));
-  const count = rows.length;
   return {
     width,
     height: 260,
     bands,
     legend: { show: series.length > 1, live: false },
-    cursor: { drag: { x: false, y: false }, points: { show: Boolean(onPoint) } },
+    cursor: { drag: { x: false, y: false }, points: { show: Boolean(latest.current.onPoint) } },
     scales: {
-      x: { time, ...(ticks ? { range: [-0.6, count - 0.4] } : {}) },
+      x: { time, ...(ticks ? { range: [-0.6, ticks.length - 0.4] } : {}) },
       y: unit ? { range: [-0.02, 1.02] } : { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.06 : 1] },
     },
     axes: [
-      { ...axis, ...(ticks ? { splits: () => ticks.map((_, at) => at), values: (_, splits) => splits.map((at) => ticks[at] ?? "") } : {}) },
+      { ...axis, ...(time ? {} : { incrs: WHOLE }), ...(ticks ? { splits: () => ticks.map((_, at) => at), values: (_, splits) => splits.map((at) => ticks[at] ?? "") } : {}) },
       { ...axis, size: 56, values: (_, splits) => splits.map(compact) },
     ],
     series: [{}, ...series.map((one) => drawing(Plot, one, colour))],
-    hooks: onPoint ? { ready: [(plot) => follow(plot, onPoint, series)] } : {},
+    hooks: latest.current.onPoint ? { ready: [(plot) => follow(plot, latest, series)] } : {},
   };
 }
 
@@ -130,12 +134,12 @@ function drawing(Plot, one, colour) {
 }
 
 /** Lead from the point nearest to a click to what it is made of. */
-function follow(plot, onPoint, series) {
+function follow(plot, latest, series) {
   plot.over.style.cursor = "pointer";
   plot.over.addEventListener("click", (event) => {
     const box = plot.over.getBoundingClientRect();
     const nearest = nearestPoint(plot, series, event.clientX - box.left, event.clientY - box.top);
-    if (nearest) go(onPoint(nearest.row, nearest.series));
+    if (nearest) go(latest.current.onPoint(nearest.row, nearest.series));
   });
 }
 

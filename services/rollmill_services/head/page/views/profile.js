@@ -4,12 +4,14 @@ import { BARS, Chart, LINE, POINTS } from "../parts/chart.js";
 import { Loading, Scroll, Stat, Trouble } from "../parts/common.js";
 import { go, url } from "../router.js";
 import { Short } from "../text.js";
-import { html, useMemo } from "../vendor/preact.js";
+import { html, useMemo, useState } from "../vendor/preact.js";
 import { named, RunHead } from "./run.js";
 
 export function Profile({ id, query }) {
   const path = profiler(ofRun(id, "/profile?level=summary"));
-  const { data, problem, loading, reload } = useData(path, { every: 10 });
+  const [live, setLive] = useState(true);
+  const { data, problem, loading, reload } = useData(path, { every: live ? 10 : 0 });
+  if (data && live !== (data.state === "running")) setLive(data.state === "running");
   const agents = Object.keys(data?.summaries ?? {});
   const agent = agents.includes(query.agent) ? query.agent : agents[0];
   const summary = data?.summaries[agent];

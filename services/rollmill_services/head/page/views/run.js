@@ -70,15 +70,21 @@ function tokenRate(timeline, working) {
   return pieces.reduce((total, piece) => total + (piece.output_tokens ?? 0), 0) / seconds;
 }
 
-/** Times and output tokens per second of the pieces of a timeline. */
+/** Times and output tokens per second; pieces that ended together, as commits make them, count as one. */
 function speeds(timeline) {
-  const pieces = timeline?.buckets ?? [];
-  let before = timeline?.began_at;
+  const pieces = (timeline?.buckets ?? []).filter((piece) => piece.until && piece.output_tokens !== null);
+  if (!pieces.length || timeline.began_at === null) return [];
+  const shortest = (Math.max(...pieces.map((piece) => piece.until)) - timeline.began_at) / 40;
   const points = [];
+  let before = timeline.began_at;
+  let tokens = 0;
   for (const piece of pieces) {
+    tokens += piece.output_tokens;
     const seconds = piece.until - before;
-    if (piece.until && before && seconds > 0 && piece.output_tokens !== null) points.push([piece.until, piece.output_tokens / seconds]);
-    if (piece.until && seconds > 0) before = piece.until;
+    if (seconds <= shortest) continue;
+    points.push([piece.until, tokens / seconds]);
+    before = piece.until;
+    tokens = 0;
   }
   return points;
 }
