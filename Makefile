@@ -18,6 +18,7 @@ demo: $(VENV)/.installed ## run the main job on bundled tasks, embedded in one p
 	@echo "Rollouts:  results/demo.jsonl"
 	@echo "Profile:   results/demo_reward_profiling.jsonl, results/demo_agent_metrics.json"
 	@echo "As services: $(BIN)/rollmill up -c examples/weather.yaml"
+	@echo "Their page:  http://127.0.0.1:11000/ui/ (log in with what $(BIN)/rollmill token prints)"
 
 test: $(VENV)/.installed-dev ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)

@@ -45,7 +45,7 @@ def logging_set_up() -> None:
     ensure_logging()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serve() -> Serve:
     """Serve an application on a real loopback socket: `async with serve(app) as base_url`."""
     return _serving

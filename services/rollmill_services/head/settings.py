@@ -14,3 +14,7 @@ class HeadSettings(ServiceSettings):
     max_instances: int = Field(default=10_000, ge=1)
     """Registrations beyond this number are refused with 503."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    page_session_seconds: float = Field(default=12 * 3600.0, gt=0)
+    """A login at the page lasts this long."""
+    page_connections: int = Field(default=64, ge=1)
+    """Most calls at once that the page's gateway and probes make to other services."""

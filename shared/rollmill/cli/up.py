@@ -130,6 +130,7 @@ class _Run:
         tell(f"\nready in {time.monotonic() - self._began:.1f} s; {stop}. Next:")
         for command in next_commands(self._topology, self._launcher.head_url):
             tell(f"  {command}")
+        tell(f"Page: {self._launcher.head_url}/ui/ (log in with what rollmill token prints)")
 
 
 def next_commands(topology: "Topology", head_url: str) -> list[str]:

@@ -33,12 +33,13 @@ class ServiceApp(FastAPI):
     """A FastAPI application with Rollmill's edge around it.
 
     `connector` says how the service reaches others; whoever embeds the application may replace it before the
-    lifespan starts.
+    lifespan starts. `around` puts a layer outside the edge.
     """
 
     def __init__(self, runtime: Runtime, *, title: str, hot: Sequence[HotRoute], lifespan: Lifespan) -> None:
         self.runtime = runtime
         self.connector: Connector = connect_over_network
+        self.around: Callable[[ASGIApp], ASGIApp] = lambda edge: edge
         self._hot = hot
         self._own_lifespan = lifespan
         self.edge: Edge | None = None
@@ -54,7 +55,7 @@ class ServiceApp(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         """Put the edge outside everything that FastAPI itself wraps around the routes."""
         self.edge = Edge(super().build_middleware_stack(), self.runtime.settings, self.runtime.tokens, self._hot)
-        return self.edge
+        return self.around(self.edge)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

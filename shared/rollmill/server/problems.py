@@ -22,7 +22,7 @@ def add_problem_handlers(app: FastAPI, *, hidden: Iterable[str] = ()) -> None:
     async def _rollmill_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, RollmillError):
             raise error
-        return _response(problem_answer(error, instance=request.url.path, hidden=hidden))
+        return to_response(problem_answer(error, instance=request.url.path, hidden=hidden))
 
     async def _validation_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, RequestValidationError):
@@ -69,9 +69,10 @@ def _router_error(request: Request, error: HTTPException) -> Response:
 async def _unexpected_error(request: Request, error: Exception) -> Response:
     log.error("request_failed", path=request.url.path, exc_info=error)
     hidden = RollmillError("the service failed; its log has the request id")
-    return _response(problem_answer(hidden, instance=request.url.path))
+    return toto_response(problem_answer(hidden, instance=request.url.path))
 
 
-def _response(answer: Answer) -> Response:
+def toto_response(answer: Answer) -> Response:
+    """Return a whole answer as FastAPI and Starlette take it."""
     headers = {name.decode(): value.decode() for name, value in answer.headers}
     return Response(answer.body, answer.status, headers=headers)
