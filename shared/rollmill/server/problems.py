@@ -69,10 +69,10 @@ def _router_error(request: Request, error: HTTPException) -> Response:
 async def _unexpected_error(request: Request, error: Exception) -> Response:
     log.error("request_failed", path=request.url.path, exc_info=error)
     hidden = RollmillError("the service failed; its log has the request id")
-    return toto_response(problem_answer(hidden, instance=request.url.path))
+    return to_response(problem_answer(hidden, instance=request.url.path))
 
 
-def toto_response(answer: Answer) -> Response:
+def to_response(answer: Answer) -> Response:
     """Return a whole answer as FastAPI and Starlette take it."""
     headers = {name.decode(): value.decode() for name, value in answer.headers}
     return Response(answer.body, answer.status, headers=headers)
