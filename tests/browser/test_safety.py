@@ -167,6 +167,17 @@ def test_a_copied_command_is_plain_ascii_and_cannot_be_broken_out_of(page: Page,
         )
 
 
+def test_copied_json_holds_nothing_that_acts_where_it_is_pasted(page: Page, hostile: "Suite") -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit(page, "/ui/runs/hostile/rollouts/2/0")
+    page.get_by_role("button", name="Copy as JSON").click()
+    expect(page.get_by_text("Copied as JSON.")).to_be_visible()
+    text = page.evaluate("navigator.clipboard.readText()")
+
+    assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text) is None
+    assert json.loads(text) == HOSTILE[2]
+
+
 @pytest.mark.parametrize(
     "address",
     [

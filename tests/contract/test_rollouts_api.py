@@ -113,7 +113,27 @@ async def test_filters_know_the_rollout_and_its_task(profiler: httpx.AsyncClient
     assert keys(await table(profiler, filter="reward < 1 and output_tokens >= 20")) == ["2:0"]
     assert keys(await table(profiler, filter="mean_reward == 0.5 and num_rollouts == 2")) == ["0:1", "0:0"]
     assert keys(await table(profiler, filter='failure == "refused"')) == ["1:1"]
+    assert keys(await table(profiler, filter="truncated == 0 and task == 0")) == ["0:1", "0:0"]
     assert keys(await table(profiler, filter='agent == "solver" and pass_rate == 0')) == ["2:0"]
+
+
+async def test_fields_that_are_called_like_columns_give_way(profiler: httpx.AsyncClient, run: RunFiles) -> None:
+    own = {"task": 77, "repeat": 78, "failure": 79, "_offset": 80, "num_rollouts": 81}
+    write(run.rollouts, rollout(3, 1, 1.0) | own)
+
+    body = await table(profiler, filter="task == 3 and num_rollouts == 1", sort="task")
+
+    assert keys(body) == ["3:1"]
+    assert (await profiler.get("/v1/runs/r/rollouts/3/1")).json()["row"]["task"] == 77
+
+
+async def test_a_damaged_failures_file_is_named(profiler: httpx.AsyncClient, run: RunFiles) -> None:
+    write(run.failures, {"_ng_task_index": "x"})
+
+    answer = await profiler.get("/v1/runs/r/rollouts/table")
+
+    assert answer.status_code == 422
+    assert "_failures.jsonl" in answer.json()["detail"]
 
 
 async def test_pages_of_a_table_fit_together(profiler: httpx.AsyncClient) -> None:

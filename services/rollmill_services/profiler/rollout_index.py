@@ -6,7 +6,7 @@ import mmap
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -23,7 +23,7 @@ from rollmill.artifacts.manifest import read_manifest
 from rollmill.artifacts.reader import iter_finished
 from rollmill.artifacts.row_access import RowFile
 from rollmill.contracts.json import JsonObject
-from rollmill.contracts.rows import FAILURE_CLASS, REWARD, ROLLOUT_INDEX, TASK_INDEX, Row, agent_name, row_key
+from rollmill.contracts.rows import FAILURE_CLASS, REWARD, ROLLOUT_INDEX, TASK_INDEX, Row, RowKey, agent_name, row_key
 from rollmill.errors import DeadlineError, InputError, NotFoundError
 from rollmill.metrics.selection import parse_filter
 
@@ -127,8 +127,9 @@ class RolloutIndex:
 
     def _fresh(self) -> DataFrame:
         """Return the table as the files are now; made anew only when one of them changed."""
-        self._rollouts.refresh()
+        # Looked at first, so that what comes while files are read is seen the next time.
         seen = tuple(_stamp(path) for path in (self._files.rollouts, self._files.failures, self._files.manifest))
+        self._rollouts.refresh()
         if seen != self._seen:
             columns = self._rollouts.columns()
             self._frame = _table(columns, self._failed(columns), self._scores())
@@ -142,15 +143,17 @@ class RolloutIndex:
 
     def _failed(self, columns: RunColumns) -> DataFrame:
         """Return the last failed attempt of each rollout that has no finished one."""
-        done = set(zip(columns.columns.tasks.tolist(), columns.columns.rollouts.tolist(), strict=True))
-        last: dict[tuple[int, int], tuple[str, str, int]] = {}
-        for offset, key, row in self._failures():
-            if key not in done:
-                last[key] = (agent_name(row) or "", str(row.get(FAILURE_CLASS) or "unclassified"), offset)
+        last = {
+            key: (agent_name(row) or "", str(row.get(FAILURE_CLASS) or "unclassified"), offset)
+            for offset, key, row in self._failures()
+        }
+        if last:
+            for key in zip(columns.columns.tasks.tolist(), columns.columns.rollouts.tolist(), strict=True):
+                last.pop(RowKey(*key), None)
         return DataFrame(
             {
-                "task": np.array([task for task, _ in last], np.int64),
-                "repeat": np.array([repeat for _, repeat in last], np.int64),
+                "task": np.array([key.task for key in last], np.int64),
+                "repeat": np.array([key.rollout for key in last], np.int64),
                 "agent": Categorical([agent for agent, _, _ in last.values()]),
                 "failure": Categorical([failure for _, failure, _ in last.values()]),
                 "_offset": np.array([offset for _, _, offset in last.values()], np.int64),
@@ -158,13 +161,14 @@ class RolloutIndex:
             }
         )
 
-    def _failures(self) -> list[tuple[int, tuple[int, int], Row]]:
-        if not self._files.failures.exists():
-            return []
-        try:
-            return [(offset, row_key(row), row) for offset, _, row in iter_finished(self._files.failures)]
-        except ValueError as error:
-            raise InputError(f"{self._files.failures}: {error}") from None
+    def _failures(self) -> Iterator[tuple[int, RowKey, Row]]:
+        """Yield the failed attempts, each with the offset of its line; one in memory at a time."""
+        path = self._files.failures
+        for offset, _, row in iter_finished(path) if path.exists() else ():
+            try:
+                yield offset, row_key(row), row
+            except ValueError as error:
+                raise InputError(f"{path}: {error}") from None
 
     def _attempts(self, task: int, repeat: int) -> list[Row]:
         return [row for _, key, row in self._failures() if key == (task, repeat)]
@@ -190,8 +194,10 @@ class RolloutIndex:
 
 
 def _table(columns: RunColumns, failed: DataFrame, scores: dict[str, str]) -> DataFrame:
-    frame = columns.frame.rename(columns={TASK_INDEX: "task", ROLLOUT_INDEX: "repeat"})
-    frame = frame.assign(_offset=columns.columns.offsets, _file=np.int8(_FINISHED))
+    frame = columns.frame.drop(columns=["task", "repeat", "failure"], errors="ignore")  # fields that are called so
+    frame = frame.rename(columns={TASK_INDEX: "task", ROLLOUT_INDEX: "repeat"})
+    truncated = frame["truncated"].astype(float)  # failed rollouts have none
+    frame = frame.assign(truncated=truncated, _offset=columns.columns.offsets, _file=np.int8(_FINISHED))
     for name in (REWARD, "output_tokens"):
         if name not in frame:
             frame[name] = np.nan

@@ -31,6 +31,12 @@ export function visible(text) {
 /** The same with the marks as plain characters, for titles and labels. */
 export const plain = (text) => text.replace(UNSEEN, name);
 
+/** JSON text of the same meaning, in which characters that would act unseen where it is pasted are escaped. */
+export function escaped(json, pattern = UNSEEN) {
+  const hex = (found, at) => `\\u${found.charCodeAt(at).toString(16).padStart(4, "0")}`;
+  return json.replace(pattern, (found) => Array.from({ length: found.length }, (_, at) => hex(found, at)).join(""));
+}
+
 /** A long text in a box of its own; of a very long one the start, until more is asked for. */
 export function Text({ value, mono = false }) {
   const [room, setRoom] = useState(FIRST);

@@ -3,7 +3,7 @@ import { count, duration, moment, number } from "../format.js";
 import { Loading, Stat, Trouble } from "../parts/common.js";
 import { Conversation, Fields } from "../parts/conversation.js";
 import { url } from "../router.js";
-import { asText, Short, Text } from "../text.js";
+import { asText, escaped, Short, Text } from "../text.js";
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 
 export function Rollout({ id, task, repeat }) {
@@ -87,7 +87,7 @@ function Copies({ row, input, agents }) {
   };
   return html`
     <p class="actions">
-      <button type="button" onClick=${copy("JSON", JSON.stringify(row, null, 2))}>Copy as JSON</button>
+      <button type="button" onClick=${copy("JSON", escaped(JSON.stringify(row, null, 2)))}>Copy as JSON</button>
       <button type="button" onClick=${copy("curl", curlOf(row, input, agents))}>Copy as curl</button>
       <span role="status">${copied && (copied.text === null ? `Copied as ${copied.what}.` : "The browser does not let the page copy; take it from here:")}</span>
     </p>
@@ -105,7 +105,7 @@ function Selected({ text }) {
 export function curlOf(row, input, agents) {
   const agent = agents.find((service) => service.name === row.agent_ref?.name);
   const address = agent?.url.replace(/\/+$/, "") ?? "http://AGENT";
-  const body = JSON.stringify(asked(input)).replace(/[^\x20-\x7e]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  const body = escaped(JSON.stringify(asked(input)), /[^\x20-\x7e]/g);
   return [
     `curl -s ${quoted(`${address}/run`)}`,
     `-H "Authorization: Bearer $(rollmill token)"`,

@@ -26,14 +26,20 @@ export function Runs() {
             <th scope="col" class="num">Per second</th><th scope="col" class="num">Time left</th>
             <th scope="col">Mean reward, 95 %</th><th scope="col">Failures</th><th scope="col">Begun</th>
           </tr></thead>
-          <tbody>${runs.map((run) => html`<${Row} key=${run.run_id} run=${run} />`)}</tbody>
+          <tbody>${runs.map((run, at) => html`<${Row} key=${run.run_id} run=${run} before=${alike(run, data.runs.slice(at + 1))} />`)}</tbody>
         </table>
       </${Scroll}>`}
     ${left > 0 && html`<p><button type="button" onClick=${() => setShown(shown + SHOWN)}>Show ${count(Math.min(left, SHOWN))} more</button></p>`}
   `;
 }
 
-function Row({ run }) {
+/** The last run before this one with the same agents: what its mean is read against. */
+function alike(run, older) {
+  const agents = (one) => Object.keys(one.agents).sort().join("\n");
+  return older.find((one) => one.completed && agents(one) === agents(run))?.run_id;
+}
+
+function Row({ run, before }) {
   const settled = run.completed + run.failed;
   return html`
     <tr>
@@ -45,7 +51,8 @@ function Row({ run }) {
       </td>
       <td class="num">${run.state === "running" ? rate(run.rate_per_second) : "–"}</td>
       <td class="num">${run.state === "running" ? duration(run.eta_seconds) : "–"}</td>
-      <td><${Mean} run=${run} /></td>
+      <td><${Mean} run=${run} />
+        ${before && run.completed > 0 && html`<small><a href=${url(["compare"], { a: before, b: run.run_id })}>compare with ${before}</a></small>`}</td>
       <td><${Failures} run=${run} /></td>
       <td>${moment(run.created_at)}</td>
     </tr>
