@@ -19,8 +19,8 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="the README
 
 
 def block(start: str) -> str:
-    [found] = [text for text in BLOCKS if text.startswith(start)]
-    return str(found)
+    """The first block that begins so."""
+    return next(str(text) for text in BLOCKS if text.startswith(start))
 
 
 def free_port() -> int:

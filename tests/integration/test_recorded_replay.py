@@ -62,10 +62,12 @@ class TellingCounter(Counter):
 
 def topology_of(replay: Replay, *, use: str = "", replicas: int = 1) -> Topology:
     rollouts = RECORDED / replay.folder / "rollouts.jsonl"
+    patient = replay.resources == "math_answer"  # one of its comparisons takes seconds, and more on a busy machine
+    settings = "{verify_timeout_seconds: 60}" if patient else "{}"
     text = f"""
         services:
           policy: {{kind: model, use: recorded, settings: {{rollouts: ["{rollouts}"]}}}}
-          environment: {{kind: resources, use: "{use or replay.resources}", replicas: {replicas}}}
+          environment: {{kind: resources, use: "{use or replay.resources}", replicas: {replicas}, settings: {settings}}}
           solver: {{kind: agent, use: {replay.agent}, settings: {{model: policy, resources: environment}}}}
     """
     return parse_topology(text, base_dir=RECORDED)

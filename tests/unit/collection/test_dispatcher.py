@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rollmill.collection.dispatcher import MOST_HELD, MOST_HELD_BYTES, Dispatcher, backoff, should_retry
 from rollmill.collection.limiter import Limiter
 from rollmill.collection.outcomes import Assignment, Completed, Failed
+from rollmill.collection.window import START
 from rollmill.contracts.failures import Failure
 from rollmill.contracts.rows import RowKey
 from rollmill.testing import FakeClock
@@ -245,17 +246,17 @@ async def test_rollouts_that_wait_for_a_throttled_agent_leave_the_slots_to_the_o
             return overloaded if attempt < 2 else COMPLETED
 
     async def throttled_first() -> AsyncIterator[Assignment]:
-        for task in range(600):
-            yield Assignment(RowKey(task, 0), "throttled" if task < 500 else "free", {}, b"")
+        for task in range(1100):
+            yield Assignment(RowKey(task, 0), "throttled" if task < 1000 else "free", {}, b"")
 
-    runner, sink, limiter = Throttled(always(COMPLETED), gated=True), FakeSink(), Limiter(400)
+    runner, sink, limiter = Throttled(always(COMPLETED), gated=True), FakeSink(), Limiter(800)
     task = asyncio.create_task(dispatcher(runner, sink, limiter, clock=clock).run(throttled_first()))
     await turns(50)
-    assert runner.running == 256  # what an agent's window begins with
-    assert sorted(sink.done) == list(range(500, 600))
+    assert runner.running == START
+    assert sorted(sink.done) == list(range(1000, 1100))
     runner.let_through(10_000)
     await task
-    assert sorted(sink.done) == list(range(600))
+    assert sorted(sink.done) == list(range(1100))
 
 
 async def test_what_waits_is_bounded_in_number_and_in_bytes() -> None:
@@ -267,7 +268,7 @@ async def test_what_waits_is_bounded_in_number_and_in_bytes() -> None:
             drawn += 1
             yield Assignment(RowKey(drawn, 0), "a", {}, line)
 
-    for line, most in ((b"", 256 + MOST_HELD), (b"x" * (1 << 20), 256 + MOST_HELD_BYTES // (1 << 20))):
+    for line, most in ((b"", START + MOST_HELD), (b"x" * (1 << 20), START + MOST_HELD_BYTES // (1 << 20))):
         drawn = 0
         runner = FakeRunner(always(COMPLETED), gated=True)
         task = asyncio.create_task(dispatcher(runner, FakeSink(), Limiter(5000)).run(endless(line)))
