@@ -61,7 +61,7 @@ class ServiceClient:
         self.directory = directory
         self.tracer = NO_TRACER
         """Traces the rollouts that start here; whoever opens the client may set it."""
-        self.retries = Counter("rollmill_retries_total", "Calls that were sent again.", "service", "reason")
+        self.retries = Counter("rollmill_retries_total", "Calls that were sent again.", "to", "reason")
         self._policy = policy or RetryPolicy()
         self._sleep = sleep
         self._uniform = uniform
