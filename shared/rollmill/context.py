@@ -1,4 +1,4 @@
-"""What travels with a call from hop to hop: request id, deadline and trace.
+"""What travels with a call from hop to hop: request id, deadline, trace, and the rollout that it is part of.
 
 The server sets it when a call arrives, the client sends it on with every call made meanwhile. It is the one
 context variable of the code base, because it must cross the author's code without appearing in it.
@@ -12,12 +12,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from rollmill.errors import DeadlineError
+from rollmill.observability.tracing import NO_TRACER, Tracer
 
 REQUEST_ID_HEADER = "x-request-id"
 DEADLINE_HEADER = "x-rollmill-deadline"
 SESSION_HEADER = "x-rollmill-session"
 IDEMPOTENCY_HEADER = "idempotency-key"
 TRACE_HEADER = "traceparent"
+ATTEMPT_HEADER = "x-rollmill-attempt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,10 @@ class CallContext:
     deadline: float | None = None
     """When nobody waits for the answer any more, in seconds of this process's monotonic clock."""
     traceparent: str = ""
+    attempt: str = ""
+    """An `AttemptId` as text, for log lines; not read before one is written."""
+    tracer: Tracer = NO_TRACER
+    """Begins the spans of this process; it does not travel."""
 
     def sooner(self, timeout_seconds: float | None) -> "CallContext":
         """Return a context whose deadline is at most `timeout_seconds` from now."""

@@ -23,6 +23,7 @@ def create_app(settings: CollectorSettings | None = None) -> ServiceApp:
             max_runs=settings.max_runs,
         )
         app.state.runs = runs
+        runtime.meters.extend(runs.meters)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(runs.close)
             if settings.recover:

@@ -1,7 +1,10 @@
 import asyncio
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import get_args
 from weakref import WeakValueDictionary
 
 import structlog
@@ -12,7 +15,8 @@ from rollmill.artifacts.run_store import RunStore
 from rollmill.client.file_limit import check_file_limit, raise_file_limit
 from rollmill.client.service_client import ServiceClient
 from rollmill.collection.collector import Collector
-from rollmill.contracts.runs import RunRequest, RunStatus
+from rollmill.collection.meter import RolloutMeter
+from rollmill.contracts.runs import RunRequest, RunState, RunStatus
 from rollmill.errors import (
     ConflictError,
     ConnectError,
@@ -22,6 +26,7 @@ from rollmill.errors import (
     ServiceNotFoundError,
 )
 from rollmill.ids import new_run_id
+from rollmill.observability.meters import Gauge, Meter, Numbers
 from rollmill_services.collector.folder import RunFolder, accepted_runs
 
 log = structlog.get_logger(__name__)
@@ -76,6 +81,7 @@ class Runs:
         self._client = client
         self._topology_digest = topology_digest
         self._max_runs = max_runs
+        self._meter = RolloutMeter()
         self._active: dict[str, ActiveRun] = {}
         self._starting: set[str] = set()
         """Runs whose tasks are being checked; they may yet be refused."""
@@ -122,6 +128,23 @@ class Runs:
         """
         active = self._active.get(run_id)
         return active.folder.files if active is not None else self._store.files(run_id)
+
+    @property
+    def meters(self) -> Sequence[Meter]:
+        """What is told about the runs of this process at `/metrics`."""
+        gauge = partial(_gauge, lambda: [run.collector for run in self._active.values()])
+        return [
+            *self._meter.meters,
+            Gauge("rollmill_runs", "Runs of this process.", "state", read=self._states),
+            gauge("rollmill_rollouts_in_flight", "Attempts at work.", lambda c: c.status().in_flight),
+            gauge("rollmill_rollouts_waiting", "Rollouts read that wait for their turn.", lambda c: c.waiting),
+            gauge("rollmill_rollouts_left", "Rollouts not settled.", lambda c: c.stats.left),
+            gauge("rollmill_rollouts_concurrency", "Most attempts at once.", lambda c: c.status().concurrency),
+        ]
+
+    def _states(self) -> Numbers:
+        states = Counter(run.collector.stats.state for run in self._active.values())
+        return {(state,): states[state] for state in get_args(RunState)}
 
     def _on_disk(self, but: Collection[str]) -> "list[RunStatus]":
         found = []
@@ -245,7 +268,7 @@ class Runs:
     async def _start(self, folder: RunFolder, request: RunRequest) -> None:
         check_file_limit(request.concurrency, raise_file_limit())
         plan = await asyncio.to_thread(folder.plan, request, self._topology_digest)
-        collector = Collector(plan, self._client, on_commit=lambda: run.notify())
+        collector = Collector(plan, self._client, on_commit=lambda: run.notify(), meter=self._meter)
         run = ActiveRun(folder, collector)
         await collector.prepare()
         self._active[folder.run_id] = run
@@ -290,3 +313,14 @@ class Runs:
             yield
         finally:
             self._starting.discard(run_id)
+
+
+def _gauge(
+    collectors: Callable[[], list[Collector]], name: str, meaning: str, number: Callable[[Collector], int]
+) -> Gauge:
+    """Make the sum of a number over the runs that are at work."""
+
+    def read() -> Numbers:
+        return {(): sum(number(one) for one in collectors() if one.stats.state in ("running", "paused"))}
+
+    return Gauge(name, meaning, read=read)

@@ -11,7 +11,7 @@ from rollmill_services.head.gateway import Gateway
 from rollmill_services.head.page_routes import router as page_router
 from rollmill_services.head.probing import Probes
 from rollmill_services.head.registry import Registry
-from rollmill_services.head.routes import router
+from rollmill_services.head.routes import router, targets
 from rollmill_services.head.sessions import PageSessions
 from rollmill_services.head.settings import HeadSettings
 
@@ -40,9 +40,11 @@ def create_app(settings: HeadSettings | None = None) -> ServiceApp:
         finally:
             await transport.aclose()
 
-    app = build_app(settings, kind="head", title="rollmill head", routers=[router, page_router], lifespan=lifespan)
+    routers = [router, targets, page_router]
+    app = build_app(settings, kind="head", title="rollmill head", routers=routers, lifespan=lifespan)
     app.around = lambda edge: PageGate(edge, sessions, tokens)
     app.state.registry = registry
     app.state.sessions = sessions
     app.state.assets = Assets()
+    app.runtime.meters.extend(registry.meters)
     return app

@@ -1,5 +1,6 @@
 import time
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -7,6 +8,8 @@ from rollmill.client.addresses import may_be_service
 from rollmill.contracts.services import Heartbeat, Instance, Kind, Lease, Registration
 from rollmill.errors import ConflictError, InputError, NotFoundError, OverloadedError, ServiceNotFoundError
 from rollmill.ids import new_id
+from rollmill.observability.meters import Counter as CountMeter
+from rollmill.observability.meters import Gauge, Labels, Meter, Numbers
 
 
 @dataclass(slots=True)
@@ -40,6 +43,18 @@ class Registry:
         self._max_instances = max_instances
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
+        self._registrations = CountMeter("rollmill_registrations_total", "Registrations taken.")
+        self._expirations = CountMeter("rollmill_leases_expired_total", "Leases that ran out.")
+
+    @property
+    def meters(self) -> Sequence[Meter]:
+        """What is told about the leases at `/metrics`."""
+        return [
+            self._registrations,
+            self._expirations,
+            Gauge("rollmill_leases", "Live instances.", "name", "kind", "state", read=self._leases),
+            Gauge("rollmill_lease_age_seconds", "Longest time since a heartbeat.", "name", read=self._ages),
+        ]
 
     def register(self, registration: Registration) -> Lease:
         """Add an instance. One that comes back on the same URL replaces its former self.
@@ -60,6 +75,7 @@ class Registry:
         if len(self._entries) >= self._max_instances:
             raise OverloadedError(f"{self._max_instances} instances are registered (setting max_instances)")
         instance = new_id()
+        self._registrations.add()
         self._entries[instance] = _Entry(registration, instance, self._clock(), Heartbeat())
         return Lease(instance=instance, lease_seconds=self._lease_seconds)
 
@@ -119,6 +135,16 @@ class Registry:
         horizon = self._clock() - self._lease_seconds
         for entry in [e for e in self._entries.values() if e.renewed < horizon]:
             del self._entries[entry.instance]
+            self._expirations.add()
+
+    def _leases(self) -> Numbers:
+        return Counter((one.name, one.kind, one.state) for one in self.services())
+
+    def _ages(self) -> Numbers:
+        ages: dict[Labels, float] = {}
+        for one in self.services():
+            ages[(one.name,)] = max(ages.get((one.name,), 0.0), one.lease_age_seconds)
+        return ages
 
     def _view(self, entry: _Entry) -> Instance:
         registration, beat = entry.registration, entry.beat

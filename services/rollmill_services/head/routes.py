@@ -3,10 +3,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from rollmill.contracts.problem import problems
-from rollmill.contracts.services import Heartbeat, Kind, Lease, Registration, ServiceList
+from rollmill.contracts.services import Heartbeat, Kind, Lease, Registration, ScrapeTarget, ServiceList
 from rollmill_services.head.registry import Registry
+from rollmill_services.head.targets import scrape_target
 
 router = APIRouter(prefix="/v1/services", tags=["registry"])
+targets = APIRouter(tags=["registry"])
 
 
 def get_registry(request: Request) -> Registry:
@@ -22,6 +24,12 @@ RegistryDep = Annotated[Registry, Depends(get_registry)]
 async def register(registration: Registration, registry: RegistryDep) -> Lease:
     """Register one instance of a service."""
     return registry.register(registration)
+
+
+@targets.get("/v1/scrape_targets")
+async def scrape_targets(registry: RegistryDep) -> list[ScrapeTarget]:
+    """List the live instances as Prometheus' HTTP service discovery (`http_sd_configs`) expects them."""
+    return [scrape_target(instance) for instance in registry.services()]
 
 
 @router.put("/{name}/{instance}", responses=problems(404))

@@ -19,6 +19,8 @@ class Slots:
     def __init__(self, count: int, *, timeout_seconds: float) -> None:
         self._free = asyncio.Semaphore(count)
         self._timeout_seconds = timeout_seconds
+        self.waiting = 0
+        """Work that waits for a slot."""
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return what `work` returns.
@@ -28,12 +30,19 @@ class Slots:
         """
         try:
             async with asyncio.timeout(get_context().sooner(self._timeout_seconds).remaining()):
-                await self._free.acquire()
+                await self._acquire()
                 thread = asyncio.ensure_future(asyncio.to_thread(work))
                 thread.add_done_callback(self._ended)
                 return await asyncio.shield(thread)  # a thread cannot be stopped: it keeps its slot until it ends
         except TimeoutError:
             raise DeadlineError("the profile was not ready within the time given to it") from None
+
+    async def _acquire(self) -> None:
+        self.waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.waiting -= 1
 
     def _ended(self, thread: "asyncio.Future[T]") -> None:
         self._free.release()

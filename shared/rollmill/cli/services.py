@@ -1,9 +1,10 @@
 """How commands reach services: those of a head, those that `rollmill up` started, or their own."""
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from rollmill.config.topology import Topology
 from rollmill.errors import ConnectError
 from rollmill.local.connection import find_connection
 from rollmill.local.state import StateDir
+from rollmill.observability.tracing import opened_tracer
 
 T = TypeVar("T")
 
@@ -54,13 +56,18 @@ async def open_services(
     url = head or ("" if embedded else _running_head(config))
     if not url and topology is not None:
         say("running the services inside this process")
-        async with run_embedded(topology, grading_only=grading_only) as client:
-            yield client
+        with opened_tracer(os.environ, "rollmill") as tracer:
+            async with run_embedded(topology, grading_only=grading_only, tracer=tracer) as client:
+                yield client
         return
     check_file_limit(concurrency, raise_file_limit())
     connection = find_connection(url)
     say(f"using the services at {connection.head_url}")
-    async with open_client(connection.head_url, connection.token, ca_file=connection.ca_file) as client:
+    async with AsyncExitStack() as stack:
+        tracer = stack.enter_context(opened_tracer(os.environ, "rollmill"))
+        opened = open_client(connection.head_url, connection.token, ca_file=connection.ca_file)
+        client = await stack.enter_async_context(opened)
+        client.tracer = tracer
         try:
             await client.directory.services()
         except ConnectError as error:

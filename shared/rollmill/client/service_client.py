@@ -8,6 +8,7 @@ from rollmill.client.retry import RetryPolicy, retry_delay
 from rollmill.client.transport import Reply, Transport
 from rollmill.config.tokens import Tokens
 from rollmill.context import (
+    ATTEMPT_HEADER,
     DEADLINE_HEADER,
     IDEMPOTENCY_HEADER,
     REQUEST_ID_HEADER,
@@ -24,6 +25,8 @@ from rollmill.errors import (
     RollmillError,
     ToolFailedError,
 )
+from rollmill.observability.meters import Counter
+from rollmill.observability.tracing import NO_TRACER
 
 PATIENCE_SECONDS = 5.0
 """Longest time that a call waits, in all, for a service none of whose replicas can be reached: one that is started
@@ -56,6 +59,9 @@ class ServiceClient:
     ) -> None:
         self.transport = transport
         self.directory = directory
+        self.tracer = NO_TRACER
+        """Traces the rollouts that start here; whoever opens the client may set it."""
+        self.retries = Counter("rollmill_retries_total", "Calls that were sent again.", "to", "reason")
         self._policy = policy or RetryPolicy()
         self._sleep = sleep
         self._uniform = uniform
@@ -126,6 +132,7 @@ class ServiceClient:
                 pinned = replica or _same_again(error, chosen)
                 if pinned is None and chosen is not None:
                     failed.add(chosen.info.instance)
+                self.retries.add(name, error.slug)
                 await self._sleep(delay)
 
     def _headers(self, context: CallContext, key: str, extra: Mapping[str, str] | None) -> dict[str, str]:
@@ -137,6 +144,8 @@ class ServiceClient:
             headers[DEADLINE_HEADER] = f"{to_unix(context.deadline):.3f}"
         if context.traceparent:
             headers[TRACE_HEADER] = context.traceparent
+        if context.attempt:
+            headers[ATTEMPT_HEADER] = context.attempt
         if key:
             headers[IDEMPOTENCY_HEADER] = key
         if extra:

@@ -5,6 +5,7 @@ from rollmill.client.services import AgentClient
 from rollmill.collection.outcomes import Assignment, Completed, Failed, failed_by, read_outcome, timed
 from rollmill.context import CallContext, set_context
 from rollmill.contracts import rows
+from rollmill.contracts.attempts import AttemptId
 from rollmill.contracts.json import dumps
 from rollmill.errors import RollmillError
 from rollmill.ids import new_id
@@ -20,17 +21,29 @@ class AgentRunner:
     """
 
     def __init__(self, client: ServiceClient, *, run_id: str, timeout_seconds: float) -> None:
+        self._client = client
         self._agents = AgentClient(client)
         self._run_id = run_id
         self._timeout = timeout_seconds
 
     async def attempt(self, assignment: Assignment, attempt: int) -> Completed | Failed:
         """See `Runner.attempt`."""
-        set_context(CallContext(new_id()))  # each rollout runs in a task, and so in a context, of its own
+        which = AttemptId(self._run_id, assignment.key.task, assignment.key.rollout, attempt)
+        tracer = self._client.tracer
+        # Each rollout runs in a task, and so in a context, of its own.
+        set_context(CallContext(new_id(), attempt=str(which), tracer=tracer))
+        with tracer.attempt(which, assignment.agent) as span:
+            outcome = await self._attempt(assignment, attempt, key=str(which))
+            if isinstance(outcome, Failed):
+                span.fail(outcome.failure.type)
+            else:
+                span.note("rollmill.reward", outcome.reward)
+        return outcome
+
+    async def _attempt(self, assignment: Assignment, attempt: int, *, key: str) -> Completed | Failed:
         body = assignment.line
         if attempt:
             body = dumps({**assignment.row, rows.ATTEMPT_INDEX: attempt})
-        key = f"{self._run_id}/{assignment.key}/{attempt}"
         started_at, began = time.time(), time.monotonic()
         try:
             reply = await self._agents.run(assignment.agent, body, key=key, timeout=self._timeout)

@@ -25,6 +25,7 @@ from rollmill.collection.fail_fast import FailFast
 from rollmill.collection.file_sink import FileSink
 from rollmill.collection.grading import grading_of
 from rollmill.collection.limiter import Limiter
+from rollmill.collection.meter import RolloutMeter
 from rollmill.collection.metrics_file import MetricsFile, complete_metrics_file
 from rollmill.collection.outcomes import Assignment
 from rollmill.collection.prompts import PromptConfig
@@ -65,10 +66,16 @@ class Collector:
         plan: what to collect.
         client: the way to the agents.
         on_commit: called after each group commit of the rollouts file.
+        meter: counts how the rollouts go.
     """
 
     def __init__(
-        self, plan: CollectionPlan, client: ServiceClient, *, on_commit: Callable[[], None] = lambda: None
+        self,
+        plan: CollectionPlan,
+        client: ServiceClient,
+        *,
+        on_commit: Callable[[], None] = lambda: None,
+        meter: RolloutMeter | None = None,
     ) -> None:
         self.files = RunFiles.at(plan.output)
         self.run_id = plan.run_id or new_run_id(plan.output.stem)
@@ -77,6 +84,7 @@ class Collector:
         self._plan = plan
         self._client = client
         self._on_commit = on_commit
+        self._meter = meter or RolloutMeter()
         self._limiter = Limiter(plan.options.concurrency)
         self._expansion = _expansion(plan)
         self._survey: Survey | None = None
@@ -160,6 +168,11 @@ class Collector:
             windows=self._dispatcher.windows() if self._dispatcher else None,
         )
 
+    @property
+    def waiting(self) -> int:
+        """Rollouts that have been read and are not in flight."""
+        return self._dispatcher.waiting if self._dispatcher else 0
+
     def pause(self, paused: bool = True) -> None:
         """Stop, or go on, starting rollouts; those in flight are finished."""
         self._limiter.set_paused(paused)
@@ -225,7 +238,7 @@ class Collector:
             stack.push_async_callback(metrics.stop)
             fail_fast = FailFast(count=options.fail_fast_count, share=options.fail_fast_share)
             watch = BudgetWatch(self.stats, lambda: dispatcher.stop())
-            sink = FileSink(writers[0], writers[1], self.stats, fail_fast, watch.check)
+            sink = FileSink(writers[0], writers[1], self.stats, fail_fast, self._meter, watch.check)
             self._dispatcher = dispatcher = Dispatcher(
                 runner,
                 sink,

@@ -87,6 +87,11 @@ class Dispatcher:
         self._resting: set[asyncio.Task[None]] = set()
         self._stopped = False
 
+    @property
+    def waiting(self) -> int:
+        """Rollouts that have been read and wait: for a slot, their agent, or their next attempt."""
+        return self._held
+
     def windows(self) -> dict[str, int]:
         """Return how many rollouts of each agent may be in flight now, the limiter's slots apart."""
         return {agent: line.window.size for agent, line in self._lines.items()}

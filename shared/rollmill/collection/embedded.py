@@ -7,24 +7,28 @@ from rollmill.client.service_client import ServiceClient
 from rollmill.config.loading import find_service
 from rollmill.config.topology import Topology, grading_services, service_settings, startup_order
 from rollmill.errors import ConfigError
+from rollmill.observability.tracing import NO_TRACER, Tracer
 from rollmill.server.app import ServiceApp
 from rollmill.server.in_process import run_in_process
 
 
 @asynccontextmanager
-async def embedded(topology: Topology, *, grading_only: bool = False) -> AsyncIterator[ServiceClient]:
+async def embedded(
+    topology: Topology, *, grading_only: bool = False, tracer: Tracer = NO_TRACER
+) -> AsyncIterator[ServiceClient]:
     """Start the services of a topology, one replica each, and hand out the client that reaches them.
 
     Args:
         topology: what to start.
         grading_only: leave out the models that only agents ask.
+        tracer: of all of them.
 
     Raises:
         ConfigError: a service cannot be built or started; names it.
     """
     order = grading_services(topology) if grading_only else startup_order(topology)
     apps = {name: _build(topology, name) for name in order}
-    async with run_in_process(apps) as client:
+    async with run_in_process(apps, tracer=tracer) as client:
         yield client
 
 

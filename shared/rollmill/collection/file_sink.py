@@ -3,6 +3,7 @@ from dataclasses import dataclass
 
 from rollmill.artifacts.writer import JsonlWriter
 from rollmill.collection.fail_fast import FailFast
+from rollmill.collection.meter import RolloutMeter
 from rollmill.collection.outcomes import Assignment, Completed, Failed, failure_line
 from rollmill.collection.stats import RunStats
 from rollmill.contracts.rows import tokens_used
@@ -16,6 +17,7 @@ class FileSink:
     failures: JsonlWriter
     stats: RunStats
     fail_fast: FailFast
+    meter: RolloutMeter
     on_outcome: Callable[[], None]
     """Called after each attempt is counted."""
 
@@ -24,6 +26,7 @@ class FileSink:
         await self.rollouts.append(outcome.line)
         self.stats.completed(assignment.agent, outcome.reward)
         self.stats.tokens += tokens_used(outcome.row)
+        self.meter.completed(assignment.agent, outcome)
         self.fail_fast.completed()
         self.on_outcome()
 
@@ -35,5 +38,6 @@ class FileSink:
             await self.failures.append(failure_line(assignment, attempt, failed))
         if given_up:
             self.stats.failed(assignment.agent)
+        self.meter.attempt_failed(assignment.agent, failed, given_up=given_up)
         self.fail_fast.attempt_failed(failed.failure, given_up=given_up)
         self.on_outcome()

@@ -10,6 +10,7 @@ from rollmill.collection.outcomes import Assignment, Completed, Failed, failed_b
 from rollmill.collection.stats import RunStats
 from rollmill.context import CallContext, set_context
 from rollmill.contracts import rows
+from rollmill.contracts.attempts import AttemptId
 from rollmill.contracts.json import dumps
 from rollmill.contracts.rows import RowKey
 from rollmill.errors import RollmillError
@@ -63,9 +64,10 @@ class Grader:
 
     async def attempt(self, assignment: Assignment, attempt: int) -> Completed | Failed:
         """See `Runner.attempt`."""
-        set_context(CallContext(new_id()).sooner(self.timeout_seconds))  # each runs in a context of its own
+        key = str(AttemptId(self.run_id, assignment.key.task, assignment.key.rollout, attempt))
+        context = CallContext(new_id(), attempt=key)
+        set_context(context.sooner(self.timeout_seconds))  # each runs in a context of its own
         verifier = self.verifiers[assignment.agent]
-        key = f"{self.run_id}/{assignment.key}/{attempt}"
         try:
             if verifier.mode == "stateless":
                 body = (await self.client.call(verifier.resources, "/verify", assignment.line, key=key)).body

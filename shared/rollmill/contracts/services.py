@@ -56,6 +56,14 @@ class Instance(WireModel):
     """Seconds since the last heartbeat."""
 
 
+class ScrapeTarget(WireModel):
+    """Where Prometheus finds one instance; an element of what its HTTP service discovery expects."""
+
+    targets: list[str]
+    """One `host:port`."""
+    labels: dict[str, str]
+
+
 class ServiceList(WireModel):
     """Answer of `GET /v1/services`."""
 

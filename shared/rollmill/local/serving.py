@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 from pathlib import Path
@@ -23,6 +24,7 @@ from rollmill.local.connection import is_loopback
 from rollmill.local.http_protocol import BoundedHttpProtocol
 from rollmill.local.sockets import BACKLOG, base_url, bound_address, listen
 from rollmill.observability.logging import configure_logging
+from rollmill.observability.tracing import opened_tracer
 from rollmill.server.app import ServiceApp
 from rollmill.server.runtime import Runtime
 
@@ -78,7 +80,8 @@ def serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _leave)
         log.info("serving", name=settings.name, kind=app.runtime.kind, url=settings.advertise_url, version=__version__)
-        _Server(_config(app), app.runtime).run(sockets=[bound])
+        with opened_tracer(os.environ, settings.name) as app.runtime.tracer:
+            _Server(_config(app), app.runtime).run(sockets=[bound])
 
 
 def placed(settings: Settings, use: str, host: str, port: int) -> Settings:

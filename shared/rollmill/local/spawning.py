@@ -6,6 +6,7 @@ themselves in a forked process.
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -24,7 +25,8 @@ _PYTHON: Final = (sys.executable, "-P", "-m")
 
 
 _PASSED_ON: Final = frozenset({"PATH", "HOME", "LANG", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "LD_LIBRARY_PATH"})
-_PASSED_ON_PREFIXES: Final = ("LC_", "SSL_")
+_PASSED_ON_PREFIXES: Final = ("LC_", "SSL_", "OTEL_")
+_OFTEN_SECRET: Final = re.compile(r"OTEL_.*_HEADERS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ def service_environment(environ: Mapping[str, str], pass_on: Collection[str] = (
     return {
         name: value
         for name, value in environ.items()
-        if name in _PASSED_ON or name in pass_on or name.startswith(_PASSED_ON_PREFIXES)
+        if name in _PASSED_ON
+        or name in pass_on
+        or (name.startswith(_PASSED_ON_PREFIXES) and not _OFTEN_SECRET.fullmatch(name))
     }
 
 

@@ -12,7 +12,8 @@ import orjson
 import structlog
 
 from rollmill.config.secret_values import MASK, without_secrets
-from rollmill.context import get_context
+from rollmill.context import CallContext, get_context
+from rollmill.contracts.attempts import AttemptId
 from rollmill.contracts.json import JsonObject, JsonValue
 
 _SECRET_KEY: Final = re.compile(
@@ -21,6 +22,7 @@ _SECRET_KEY: Final = re.compile(
 _BEARER: Final = re.compile(r"(?i)\b(bearer)\s+[A-Za-z0-9._~+/=-]{8,}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CONTROL_BUT_LINES: Final = re.compile(f"(?![\\n\\t]){_CONTROL.pattern}")
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 _MAX_DEPTH: Final = 8
 _OWN_KEYS: Final = ("timestamp", "level", "event", "exception")
 
@@ -131,8 +133,8 @@ class _Bridge(logging.Handler):
 
 def _add_circumstances(_: object, __: str, event: _Event) -> _Event:
     event["timestamp"] = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    if request_id := get_context().request_id:
-        event.setdefault("request_id", request_id)
+    for name, value in _whereabouts(get_context()).items():
+        event.setdefault(name, value)
     error = event.pop("exc_info", None)
     if error is True:
         error = sys.exc_info()[1]
@@ -141,6 +143,15 @@ def _add_circumstances(_: object, __: str, event: _Event) -> _Event:
     if isinstance(error, BaseException):
         event["exception"] = "".join(traceback.format_exception(error)).rstrip()
     return event
+
+
+def _whereabouts(call: CallContext) -> JsonObject:
+    """Return the ids of the call that is being served, as far as there are any."""
+    trace = _TRACEPARENT.match(call.traceparent)
+    ids: JsonObject = {"request_id": call.request_id} if call.request_id else {}
+    ids |= {"trace_id": trace[1]} if trace else {}
+    attempt = AttemptId.parse(call.attempt)
+    return ids | (attempt._asdict() if attempt else {})
 
 
 def _make_safe(_: object, __: str, event: _Event) -> _Event:

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import structlog
 
 from rollmill.client.services import ModelClient, ResourcesClient, ResourcesSession
-from rollmill.context import CallContext, set_context
+from rollmill.context import get_context, set_context
 from rollmill.contracts import rows
 from rollmill.contracts.json import JsonObject
 from rollmill.errors import RollmillError
@@ -102,7 +103,7 @@ class _Host:
                 task.add_done_callback(self._closing.discard)
 
     async def _close(self, resources: ResourcesClient, session: ResourcesSession) -> None:
-        set_context(CallContext().sooner(CLOSE_TIMEOUT_SECONDS))
+        set_context(replace(get_context(), deadline=None).sooner(CLOSE_TIMEOUT_SECONDS))
         try:
             await resources.close(session)
         except RollmillError as error:

@@ -12,7 +12,9 @@ from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.services import Kind
 from rollmill.observability.logging import ensure_logging
+from rollmill.observability.meters import Gauge
 from rollmill.server.background import background
+from rollmill.server.call_meters import CallMeters
 from rollmill.server.calls import HotRoute
 from rollmill.server.docs import docs_router
 from rollmill.server.edge import Edge
@@ -43,6 +45,7 @@ class ServiceApp(FastAPI):
         self._hot = hot
         self._own_lifespan = lifespan
         self.edge: Edge | None = None
+        self.meters = CallMeters(runtime, self._in_flight)
         super().__init__(title=title, version=__version__, lifespan=_run, docs_url=None, redoc_url=None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +57,7 @@ class ServiceApp(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         """Put the edge outside everything that FastAPI itself wraps around the routes."""
-        self.edge = Edge(super().build_middleware_stack(), self.runtime.settings, self.runtime.tokens, self._hot)
+        self.edge = Edge(super().build_middleware_stack(), self.runtime, self._hot, self.meters)
         return self.around(self.edge)
 
     @asynccontextmanager
@@ -65,6 +68,8 @@ class ServiceApp(FastAPI):
         _ = runtime.tokens.valid  # a token file that cannot be used is told now, not with the first call
         async with AsyncExitStack() as stack:
             runtime.connected = await stack.enter_async_context(self.connector(runtime.settings))
+            runtime.connected.tracer = runtime.tracer
+            await stack.enter_async_context(background(self.meters.watch_loop(), name="event-loop-lag"))
             await stack.enter_async_context(self._own_lifespan(runtime))
             if runtime.settings.head_url and runtime.settings.advertise_url:
                 await stack.enter_async_context(self._registered())
@@ -74,13 +79,20 @@ class ServiceApp(FastAPI):
             finally:
                 runtime.not_ready = runtime.not_ready or "stopping"
 
+    def _in_flight(self) -> int:
+        return self.edge.in_flight if self.edge else 0
+
     @asynccontextmanager
     async def _registered(self) -> AsyncIterator[None]:
         from rollmill.client.http import HttpTransport  # see links.py
 
         transport = HttpTransport(ca_file=self.runtime.settings.tls_ca_file)
-        registrar = Registrar(self.runtime, transport, lambda: self.edge.in_flight if self.edge else 0)
+        registrar = Registrar(self.runtime, transport, self._in_flight)
         self.runtime.on_drain.append(registrar.announce)
+        registered = Gauge(
+            "rollmill_registered", "1 while the head knows the service.", read=lambda: {(): float(registrar.registered)}
+        )
+        self.runtime.meters.append(registered)
         try:
             async with background(registrar.run(), name="registration"):
                 yield
@@ -120,7 +132,7 @@ def build_app(
     """
     app = ServiceApp(runtime or Runtime(settings, kind), title=title, hot=hot, lifespan=lifespan)
     add_problem_handlers(app, hidden=secret_values(settings))
-    app.include_router(health_router(app.runtime))
+    app.include_router(health_router(app.runtime, app.meters.text))
     app.include_router(docs_router())
     for router in routers:
         app.include_router(router)

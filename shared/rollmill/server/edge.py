@@ -5,16 +5,16 @@ Hot routes are answered right here from a table; everything else goes on to Fast
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollmill.config.secret_values import secret_values
-from rollmill.config.settings import ServiceSettings
-from rollmill.config.tokens import Tokens
 from rollmill.context import (
+    ATTEMPT_HEADER,
     DEADLINE_HEADER,
     IDEMPOTENCY_HEADER,
     REQUEST_ID_HEADER,
@@ -36,8 +36,11 @@ from rollmill.errors import (
     UnauthorizedError,
 )
 from rollmill.ids import new_id
+from rollmill.observability.tracing import Attribute
+from rollmill.server.call_meters import CallMeters, routed
 from rollmill.server.calls import Answer, Call, HotRoute, problem_answer
 from rollmill.server.idempotency import KeptAnswers
+from rollmill.server.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +55,7 @@ and tool, stop within a second of the collector's cancellation."""
 _REQUEST_ID = REQUEST_ID_HEADER.encode()
 _DEADLINE = DEADLINE_HEADER.encode()
 _TRACE = TRACE_HEADER.encode()
+_ATTEMPT = ATTEMPT_HEADER.encode()
 _KEY = IDEMPOTENCY_HEADER.encode()
 
 
@@ -60,17 +64,20 @@ class Edge:
 
     Args:
         app: where calls go that are not hot.
-        settings: size limit, longest time, most calls at once.
-        tokens: what callers must show one of; when there are none, everybody is let in.
+        runtime: has the limits of size, time and number, and what callers must show one of; without, all are let in.
         routes: the hot routes.
+        meters: count the calls.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServiceSettings, tokens: Tokens, routes: Iterable[HotRoute]) -> None:
+    def __init__(self, app: ASGIApp, runtime: Runtime, routes: Iterable[HotRoute], meters: CallMeters) -> None:
         self._app = app
-        self._settings = settings
+        self._settings = runtime.settings
         self._routes = {(route.method, route.path): route for route in routes}
-        self._tokens = tokens
-        self._hidden = secret_values(settings)
+        self._tokens = runtime.tokens
+        self._tracer = runtime.tracer
+        self._meters = meters
+        self._hidden = secret_values(runtime.settings)
+        self._about: Mapping[str, Attribute] = {"rollmill.service": runtime.settings.name}
         self._kept = KeptAnswers()
         self.in_flight = 0
 
@@ -83,14 +90,16 @@ class Edge:
         request_id = headers.get(_REQUEST_ID, b"").decode("latin-1")[:128] or new_id()
         sending = _Sending(send, request_id, self._hidden)
         token = None
+        began = time.perf_counter()
+        route = self._routes.get((scope["method"], scope["path"]))
         self.in_flight += 1
         try:
             token = set_context(self._admit(scope, headers, request_id))
-            route = self._routes.get((scope["method"], scope["path"]))
             if route is None:
                 await self._pass_on(scope, receive, sending)
             else:
-                await self._serve(route, headers, scope, receive, sending)
+                with self._tracer.span(route.name, "server", self._about):
+                    await self._serve(route, headers, scope, receive, sending)
         except RollmillError as error:
             await sending.problem(error, instance=scope["path"])
         except NestingError as error:  # nothing of ours is: it was sent
@@ -101,6 +110,8 @@ class Edge:
             self.in_flight -= 1
             if token is not None:
                 reset_context(token)
+            method, path = (route.method, route.path) if route else routed(scope)
+            self._meters.answered(method, path, sending.status, time.perf_counter() - began)
 
     @staticmethod
     async def _failed(error: Exception, sending: "_Sending", path: str) -> None:
@@ -119,7 +130,13 @@ class Edge:
             raise UnauthorizedError("this service needs a bearer token: send 'Authorization: Bearer $(rollmill token)'")
         if self.in_flight > self._settings.max_in_flight:
             raise OverloadedError(f"{self._settings.max_in_flight} calls are in flight", retry_after=1.0)
-        context = CallContext(request_id, _deadline(headers), headers.get(_TRACE, b"").decode("latin-1"))
+        context = CallContext(
+            request_id,
+            _deadline(headers),
+            headers.get(_TRACE, b"").decode("latin-1")[:128],
+            headers.get(_ATTEMPT, b"").decode("latin-1")[:256],
+            self._tracer,
+        )
         try:
             context.remaining()
         except DeadlineError as error:
@@ -227,12 +244,13 @@ class Edge:
 class _Sending:
     """Sends one answer: adds the request id, and knows how far it got."""
 
-    __slots__ = ("_hidden", "_send", "complete", "request_id", "started")
+    __slots__ = ("_hidden", "_send", "complete", "request_id", "started", "status")
 
     def __init__(self, send: Send, request_id: str, hidden: Sequence[str]) -> None:
         self._send = send
         self._hidden = hidden
         self.request_id = request_id
+        self.status = 0
         self.started = False
         self.complete = False
 
@@ -240,6 +258,7 @@ class _Sending:
         """Send one ASGI message."""
         if message["type"] == "http.response.start":
             self.started = True
+            self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), _id_header(self.request_id)]
         await self._send(message)
         self.complete = message["type"] == "http.response.body" and not message.get("more_body")

@@ -57,7 +57,7 @@ class RemoteEpisode:
         self._calls += 1
         key = f"{self._key}-{self._calls}"
         try:
-            with phase("tool", self._timeouts.tool_seconds):
+            with phase("tool", self._timeouts.tool_seconds, tool=name):
                 return await self._resources.call_tool(self._session, name, parsed, key=key)
         except UpstreamTimeoutError as error:
             if not is_retryable(error):

@@ -7,11 +7,12 @@ from rollmill.client.directory import StaticDirectory
 from rollmill.client.service_client import ServiceClient
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.services import Instance
+from rollmill.observability.tracing import NO_TRACER, Tracer
 from rollmill.server.app import ServiceApp
 
 
 @asynccontextmanager
-async def run_in_process(apps: Mapping[str, ServiceApp]) -> AsyncIterator[ServiceClient]:
+async def run_in_process(apps: Mapping[str, ServiceApp], *, tracer: Tracer = NO_TRACER) -> AsyncIterator[ServiceClient]:
     """Start applications in this process, in the given order, and hand out the client that reaches them by name.
 
     The applications reach each other the same way: no ports, one replica each.
@@ -27,6 +28,7 @@ async def run_in_process(apps: Mapping[str, ServiceApp]) -> AsyncIterator[Servic
     async with AsyncExitStack() as stack:
         for app in apps.values():
             app.connector = connect
+            app.runtime.tracer = tracer
             await stack.enter_async_context(app.running())
         yield client
 

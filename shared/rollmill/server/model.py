@@ -1,9 +1,10 @@
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import ClassVar
 
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject
+from rollmill.observability.meters import Meter
 from rollmill.openai import (
     chat_chunks,
     chat_request_to_responses,
@@ -22,6 +23,11 @@ class Model(ABC):
 
     def __init__(self, settings: ServiceSettings | None = None) -> None:
         self.settings = settings or self.Settings()
+
+    @property
+    def meters(self) -> Sequence[Meter]:
+        """What the model tells at `/metrics` besides what every service tells."""
+        return ()
 
     async def startup(self) -> None:
         """Open what the model needs; the service is not ready before this returns."""

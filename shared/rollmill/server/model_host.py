@@ -27,7 +27,9 @@ def model_app(model: Model) -> ServiceApp:
         HotRoute("POST", "/v1/responses", respond, "Answer a Responses request", watched=True),
         HotRoute("POST", "/v1/chat/completions", complete, "Answer a Chat Completions request", watched=True),
     ]
-    return build_app(model.settings, kind="model", title=type(model).__name__, hot=routes, lifespan=lifespan)
+    runtime = Runtime(model.settings, "model", meters=list(model.meters))
+    title = type(model).__name__
+    return build_app(model.settings, kind="model", title=title, hot=routes, lifespan=lifespan, runtime=runtime)
 
 
 def _handler(

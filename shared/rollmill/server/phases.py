@@ -22,8 +22,10 @@ _RACE_SECONDS = 0.1
 
 
 @contextmanager
-def phase(name: Phase, seconds: float) -> Iterator[None]:
+def phase(name: Phase, seconds: float, *, tool: str = "") -> Iterator[None]:
     """Bound the calls made inside by `seconds` and the rollout's deadline, and name phase and service in their errors.
+
+    The block is a span, which tells the tool that is called.
 
     Raises:
         UpstreamTimeoutError: the time was over. `retryable` when it was the phase's own.
@@ -31,7 +33,10 @@ def phase(name: Phase, seconds: float) -> Iterator[None]:
     bounded, own = _bounds(get_context(), seconds)
     token = set_context(bounded)
     try:
-        with upstream("model" if name == "model" else "resources"):
+        with (
+            upstream("model" if name == "model" else "resources"),
+            bounded.tracer.span(name, "client", {"rollmill.tool": tool} if tool else None),
+        ):
             yield
     except DeadlineError as error:
         error.extensions.setdefault("phase", name)

@@ -63,6 +63,11 @@ class Registrar:
         self._instance, self._lease_seconds = lease.instance, lease.lease_seconds
         log.info("registered", head=settings.head_url, instance=lease.instance, url=registration.url)
 
+    @property
+    def registered(self) -> bool:
+        """Whether the head took the last registration or heartbeat."""
+        return bool(self._instance) and not self._failing
+
     async def leave(self) -> None:
         """Drop the registration, as far as the head can be told."""
         if not self._instance:

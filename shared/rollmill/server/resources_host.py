@@ -14,6 +14,7 @@ from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.contracts.rows import Row
 from rollmill.errors import InputError, RollmillError, SessionNotFoundError, ToolError, ToolFailedError
+from rollmill.observability.meters import Gauge
 from rollmill.server.aggregation import aggregate_route
 from rollmill.server.app import ServiceApp, build_app
 from rollmill.server.background import background
@@ -54,6 +55,7 @@ class _Host:
         resources = self._resources
         title = type(resources).__name__
         runtime = Runtime(resources.settings, "resources", self._capabilities())
+        runtime.meters.append(Gauge("rollmill_sessions_open", "Sessions open.", read=lambda: {(): len(self._sessions)}))
         return build_app(
             resources.settings,
             kind="resources",

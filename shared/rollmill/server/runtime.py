@@ -7,6 +7,8 @@ from rollmill.config.settings import ServiceSettings
 from rollmill.config.tokens import Tokens, service_tokens
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.services import Kind
+from rollmill.observability.meters import Meter
+from rollmill.observability.tracing import NO_TRACER, Tracer
 
 
 @dataclass(slots=True)
@@ -21,6 +23,10 @@ class Runtime:
     on_drain: list[Callable[[], None]] = field(default_factory=list)
     """Called once when the process is asked to stop, before connections are closed."""
     connected: ServiceClient | None = None
+    meters: list[Meter] = field(default_factory=list)
+    """What the service tells at `/metrics` besides what every service tells."""
+    tracer: Tracer = NO_TRACER
+    """Whoever starts the application may replace it before the lifespan."""
     tokens: Tokens = field(init=False)
     """What callers must show, and what this service shows to others."""
 

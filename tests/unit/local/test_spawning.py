@@ -184,6 +184,15 @@ def test_services_see_what_python_needs_and_what_is_passed_on_by_name() -> None:
     assert service_environment(environ, ["OPENAI_API_KEY", "UNSET"])["OPENAI_API_KEY"] == "k"
 
 
+def test_services_see_where_traces_go_but_no_headers_which_hold_keys() -> None:
+    headers = {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=k", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "api-key=k"}
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://otel:4318"}
+
+    assert service_environment(where | headers) == where
+    allowed = service_environment(where | headers, ["OTEL_EXPORTER_OTLP_HEADERS"])
+    assert allowed.keys() == {*where, "OTEL_EXPORTER_OTLP_HEADERS"}
+
+
 def test_only_linux_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
 

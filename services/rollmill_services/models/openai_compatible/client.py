@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from rollmill.context import get_context
+from rollmill.context import TRACE_HEADER, get_context
 from rollmill.contracts.json import JsonObject, dumps
 from rollmill.errors import ConnectError, NotReadyError, RollmillError, UpstreamTimeoutError, is_retryable
+from rollmill.observability.meters import Counter
 from rollmill_services.models.openai_compatible.balance import Balance, Engine
 from rollmill_services.models.openai_compatible.faults import Faults, without
 from rollmill_services.models.openai_compatible.settings import OpenAICompatibleSettings
@@ -41,6 +42,7 @@ class EngineClient:
         key = settings.api_key.get_secret_value() if settings.api_key else ""
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._secret = key
+        self.retries = Counter("rollmill_engine_retries_total", "Requests that were sent to an engine again.", "reason")
         self._balance = Balance(
             [Engine(url, Faults(service=service, host=urlsplit(url).netloc, secret=key)) for url in settings.base_urls]
         )
@@ -128,7 +130,9 @@ class EngineClient:
     async def _request(self, engine: Engine, path: str, payload: bytes, seconds: float) -> aiohttp.ClientResponse:
         """Send one request and return the answer once its status is known to be 200."""
         try:
-            response = await self._opened().post(engine.base_url + path, data=payload, allow_redirects=False)
+            response = await self._opened().post(
+                engine.base_url + path, data=payload, headers=_trace_headers(), allow_redirects=False
+            )
         except _BROKEN as error:
             fault = engine.faults.of_exception(error, timeout_seconds=seconds)
         else:
@@ -171,6 +175,7 @@ class EngineClient:
             wait = self._wait(fault, engine, attempt)
             if wait is None or clock() + wait >= deadline:
                 raise fault
+            self.retries.add(fault.slug)
             await asyncio.sleep(wait)
 
     async def _read(self, engine: Engine, response: aiohttp.ClientResponse, seconds: float) -> bytes:
@@ -201,6 +206,12 @@ class EngineClient:
             return 0.0
         ceiling = min(settings.retry_cap_seconds, settings.retry_base_seconds * 2 ** (attempt - 1))
         return random.uniform(0.0, ceiling) + (fault.retry_after or 0.0)
+
+
+def _trace_headers() -> dict[str, str]:
+    """Engines trace as well."""
+    trace = get_context().traceparent
+    return {TRACE_HEADER: trace} if trace else {}
 
 
 async def _start(chunks: AsyncIterator[bytes], size: int) -> bytes:

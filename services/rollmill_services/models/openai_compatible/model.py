@@ -1,10 +1,11 @@
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import ClassVar
 
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject
 from rollmill.errors import UpstreamError
+from rollmill.observability.meters import Meter
 from rollmill.openai import (
     chat_completion_to_response,
     chat_request_to_responses,
@@ -36,6 +37,11 @@ class OpenAICompatible(Model):
         self._speaks_chat = settings.upstream == "chat"
         self._service = settings.name or "openai_compatible"
         self._client = EngineClient(settings, service=self._service)
+
+    @property
+    def meters(self) -> Sequence[Meter]:
+        """See `Model.meters`."""
+        return [self._client.retries]
 
     async def startup(self) -> None:
         """Open the connections; whether the engine is up shows with the first request."""
