@@ -88,6 +88,14 @@ class ResourcesClient:
             raise
         return reply.body.decode("utf-8", "replace")
 
+    async def play(self, session: ResourcesSession, path: str, body: JsonObject, *, key: str) -> JsonObject:
+        """Call `/reset` or `/step` of an environment and return its answer."""
+        name = session.replica.info.name
+        reply = await self._client.call(
+            name, path, dumps(body), replica=session.replica, key=key, headers=session.headers
+        )
+        return _object(reply, name)
+
     async def verify(self, session: ResourcesSession, row: Row, *, key: str, close: bool = True) -> Row:
         """Grade a row with its response; by default the session ends with it."""
         name = session.replica.info.name

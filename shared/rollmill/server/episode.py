@@ -66,6 +66,24 @@ class RemoteEpisode:
             error.extensions.update(self._unverified(row))
             raise
 
+    async def ask(self, model: str, request: JsonObject) -> JsonObject:
+        """See `Episode.ask`."""
+        with upstream("model"):
+            return await self._model.respond(model, request)
+
+    async def reset(self) -> JsonObject:
+        """See `Episode.reset`."""
+        return await self._played("/reset", {})
+
+    async def step(self, action: str) -> JsonObject:
+        """See `Episode.step`."""
+        return await self._played("/step", {"action": action})
+
+    async def _played(self, path: str, body: JsonObject) -> JsonObject:
+        self._calls += 1  # a step that is sent again, under its key, is not taken twice
+        with upstream("resources"):
+            return await self._resources.play(self._session, path, body, key=f"{self._key}-{self._calls}")
+
     def _unverified(self, row: Row) -> JsonObject:
         """What the agent added to the row: the caller keeps it, so that only the grading has to be done again."""
         gained = {name: value for name, value in row.items() if name not in self._row or self._row[name] != value}
