@@ -18,6 +18,8 @@ from rollmill.server.aggregation import aggregate_route
 from rollmill.server.app import ServiceApp, build_app
 from rollmill.server.background import background
 from rollmill.server.calls import Answer, Call, HotRoute, RawHeaders, json_answer
+from rollmill.server.environment import Environment
+from rollmill.server.environment_host import environment_routes
 from rollmill.server.identity import class_identity
 from rollmill.server.resources import Resources
 from rollmill.server.runtime import Runtime
@@ -84,6 +86,10 @@ class _Host:
                 self._resources.get_key_metrics if _overrides(self._resources, "get_key_metrics") else None,
             ),
         ]
+        if isinstance(self._resources, Environment):
+            routes += environment_routes(
+                self._resources, opened=self._session_or_new, found=self._session, using=self._sessions.using
+            )
         return routes + [self._tool_route(tool) for tool in self._tools.values()]
 
     @asynccontextmanager
@@ -98,7 +104,9 @@ class _Host:
             await self._resources.shutdown()
 
     async def _seed(self, call: Call) -> Answer:
-        row = call.json_object()
+        return json_answer({}, headers=(await self._open(call.json_object()))[1])
+
+    async def _open(self, row: Row) -> tuple[Session, RawHeaders]:
         session_id, signed = self._signer.issue()
         session = self._sessions.open(session_id, row)
         try:
@@ -107,7 +115,7 @@ class _Host:
             if self._sessions.pop(session_id) is not None:
                 await self._end(session)  # what was opened before it failed is not leaked
             raise
-        return json_answer({}, headers=_session_headers(signed))
+        return session, _session_headers(signed)
 
     def _tool_route(self, tool: Tool) -> HotRoute:
         async def run(call: Call) -> Answer:
@@ -174,6 +182,15 @@ class _Host:
 
     async def _mode(self, _: Call) -> Answer:
         return json_answer(self._resources.reverify_mode)
+
+    def _session(self, call: Call) -> Session:
+        session_id = self._session_id(call)
+        if session_id is None:
+            raise SessionNotFoundError("send the session's header, as /seed_session or /reset gave it")
+        return self._sessions.get(session_id)
+
+    async def _session_or_new(self, call: Call) -> tuple[Session, RawHeaders]:
+        return (self._session(call), ()) if self._session_id(call) else await self._open(call.json_object())
 
     def _session_for_tool(self, call: Call) -> tuple[Session, RawHeaders]:
         """The caller's session; one that comes without any, as plain HTTP clients do, gets an unseeded one."""
