@@ -42,6 +42,9 @@ class ServiceSettings(BaseModel):
     """Requests beyond this number are answered 503 with `Retry-After`."""
     session_idle_seconds: float = Field(default=3600.0, gt=0)
     """Sessions unused for this long are closed."""
+    mcp: bool = False
+    """A resources server: offer its declared tools at `/mcp` too, for agents that speak the Model Context Protocol.
+    Needs the extra `mcp`."""
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
 
     @classmethod

@@ -38,6 +38,15 @@ class Episode(Protocol):
     async def verify(self, row: Row) -> Row:
         """Have a row with its `response` graded and return the verified row."""
 
+    def mcp_tool(self) -> JsonObject:
+        """Return an entry for a request's `tools` that leads another agent to this session's tools.
+
+        It holds the session's token: it must go nowhere but to that agent.
+
+        Raises:
+            ConfigError: the resources server does not offer its tools so, or not outside of this process.
+        """
+
     async def ask(self, model: str, request: JsonObject) -> JsonObject:
         """Send a Responses request to another model service than the agent's own, such as one that plays the user."""
 

@@ -63,6 +63,7 @@ class Edge:
         self._app = app
         self._settings = settings
         self._routes = {(route.method, route.path): route for route in routes}
+        self._own_check = frozenset(route.path for route in self._routes.values() if route.own_check)
         self._token = f"Bearer {settings.token.get_secret_value()}".encode() if settings.token else b""
         self._kept = KeptAnswers()
         self.in_flight = 0
@@ -105,7 +106,7 @@ class Edge:
     def _admit(self, scope: Scope, headers: dict[bytes, bytes], request_id: str) -> CallContext:
         if scope["path"] in OPEN_PATHS:
             return CallContext(request_id)
-        trusted = not self._token or _in_process(scope)
+        trusted = not self._token or _in_process(scope) or scope["path"] in self._own_check
         if not trusted and not hmac.compare_digest(headers.get(b"authorization", b""), self._token):
             raise UnauthorizedError("this service needs a bearer token: send 'Authorization: Bearer $(rollmill token)'")
         if self.in_flight > self._settings.max_in_flight:

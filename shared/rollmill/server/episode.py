@@ -2,10 +2,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rollmill.client.services import ModelClient, ResourcesClient, ResourcesSession, error_output
+from rollmill.context import MCP_TOKEN_HEADER
 from rollmill.contracts.failures import MAX_UNVERIFIED_BYTES, UNVERIFIED, Boundary
 from rollmill.contracts.json import JsonObject, dumps, loads
 from rollmill.contracts.rows import Row
-from rollmill.errors import DeadlineError, OverloadedError, RollmillError, UpstreamError, is_retryable
+from rollmill.errors import ConfigError, DeadlineError, OverloadedError, RollmillError, UpstreamError, is_retryable
+from rollmill.server.in_process import EMBEDDED_DOMAIN
+from rollmill.server.mcp_endpoint import PATH as MCP_PATH
 
 
 class RemoteEpisode:
@@ -65,6 +68,22 @@ class RemoteEpisode:
         except RollmillError as error:
             error.extensions.update(self._unverified(row))
             raise
+
+    def mcp_tool(self) -> JsonObject:
+        """See `Episode.mcp_tool`."""
+        replica = self._session.replica
+        token = self._session.headers.get(MCP_TOKEN_HEADER)
+        if not token:
+            raise ConfigError(f"{replica.info.name} offers no tools by MCP: set `mcp: true` in its settings")
+        if replica.url.endswith(EMBEDDED_DOMAIN):
+            raise ConfigError(f"nobody outside of this process can reach {replica.info.name}: use `rollmill up`")
+        return {
+            "type": "mcp",
+            "server_label": replica.info.name,
+            "server_url": replica.url + MCP_PATH,
+            "authorization": token,
+            "require_approval": "never",
+        }
 
     async def ask(self, model: str, request: JsonObject) -> JsonObject:
         """See `Episode.ask`."""

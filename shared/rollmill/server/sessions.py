@@ -47,8 +47,17 @@ class SessionSigner:
         expected = self._signature(session_id)
         return session_id if hmac.compare_digest(expected.encode(), signature.encode()) else None
 
-    def _signature(self, session_id: str) -> str:
-        return hmac.digest(self._key, session_id.encode(), hashlib.sha256).hex()[:32]
+    def token(self, session_id: str) -> str:
+        """Return a token that stands for the session where its signed id is not to be known."""
+        return f"{session_id}.{self._signature(f'{session_id}/token')}"
+
+    def check_token(self, token: str) -> str | None:
+        """Return the session id of a token, or None when it is not one that `token` gave."""
+        session_id = token.partition(".")[0]
+        return session_id if hmac.compare_digest(self.token(session_id).encode(), token.encode()) else None
+
+    def _signature(self, text: str) -> str:
+        return hmac.digest(self._key, text.encode(), hashlib.sha256).hex()[:32]
 
 
 class SessionStore:

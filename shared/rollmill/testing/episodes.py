@@ -56,6 +56,10 @@ class FakeEpisode:
         """Give the fixed reward."""
         return {**row, rows.REWARD: self._reward}
 
+    def mcp_tool(self) -> JsonObject:
+        """Give an entry that leads nowhere."""
+        return {"type": "mcp", "server_label": "fake", "server_url": "http://127.0.0.1:9/mcp", "authorization": "token"}
+
     async def ask(self, model: str, request: JsonObject) -> JsonObject:
         """Give the next prepared answer of another model."""
         return await self._models[model].respond(request)

@@ -37,6 +37,9 @@ class RemoteSettings(AgentSettings):
     """Where the agent's Responses API is, usually ending in `/v1`."""
     api_key: SecretStr | None = None
     """Sent as bearer token; empty means none."""
+    offer_tools: bool = False
+    """Tell the agent where the session's tools are, as a tool of type `mcp`. The resources server needs `mcp: true`,
+    and a URL that the agent can reach."""
     timeout_seconds: Annotated[float, Incidental()] = Field(default=600.0, gt=0)
     """Longest time for one rollout's answer."""
     connect_timeout_seconds: Annotated[float, Incidental()] = Field(default=10.0, gt=0)
@@ -71,9 +74,11 @@ class Remote(Agent):
             RollmillError: it cannot be reached, refuses, fails, takes too long, or answers something else. Its
                 `boundary` is `agent`, and `retryable` says whether another attempt can help.
         """
+        body = {**request, "model": self._remote.model or request.get("model", "")}
+        if self._remote.offer_tools:
+            body["tools"] = [*(request.get("tools") or []), episode.mcp_tool()]
         try:
-            reply = await self._post({**request, "model": self._remote.model or request.get("model", "")})
-            return _response(reply)
+            return _without_token(_response(await self._post(body)))
         except RollmillError as error:
             raise self._told(error) from error
 
@@ -119,6 +124,14 @@ def _response(reply: Reply) -> JsonObject:
     if response.get("status") in ("queued", "in_progress"):
         raise UpstreamError(f"the answer is not finished: its status is {response['status']}", retryable=False)
     return response
+
+
+def _without_token(response: JsonObject) -> JsonObject:
+    """Return a response without the tools of type `mcp` that it repeats from the request: they hold the token."""
+    tools = response.get("tools")
+    if not isinstance(tools, list):
+        return response
+    return {**response, "tools": [tool for tool in tools if not isinstance(tool, dict) or tool.get("type") != "mcp"]}
 
 
 def _refusal(reply: Reply) -> RollmillError:
