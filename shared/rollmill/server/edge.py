@@ -63,10 +63,10 @@ class Edge:
         self._app = app
         self._settings = settings
         self._routes = {(route.method, route.path): route for route in routes}
-        self._own_check = frozenset(route.path for route in self._routes.values() if route.own_check)
         self._token = f"Bearer {settings.token.get_secret_value()}".encode() if settings.token else b""
         self._kept = KeptAnswers()
         self.in_flight = 0
+        self._own_check = frozenset(route.path for route in self._routes.values() if route.own_check)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
