@@ -17,6 +17,7 @@ from rollmill.observability.tracing import NO_TRACER, Tracer
 REQUEST_ID_HEADER = "x-request-id"
 DEADLINE_HEADER = "x-rollmill-deadline"
 SESSION_HEADER = "x-rollmill-session"
+MCP_TOKEN_HEADER = "x-rollmill-mcp-token"
 IDEMPOTENCY_HEADER = "idempotency-key"
 TRACE_HEADER = "traceparent"
 ATTEMPT_HEADER = "x-rollmill-attempt"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from rollmill.client.directory import Replica
 from rollmill.client.service_client import ServiceClient
 from rollmill.client.transport import Reply
-from rollmill.context import SESSION_HEADER
+from rollmill.context import MCP_TOKEN_HEADER, SESSION_HEADER
 from rollmill.contracts.json import JsonObject, dumps
 from rollmill.contracts.rows import Row
 from rollmill.errors import InputError, RollmillError, ToolError, ToolFailedError, UpstreamError
@@ -22,7 +22,7 @@ class ResourcesSession:
 
     replica: Replica
     headers: dict[str, str] = field(default_factory=dict)
-    """The session header, or the cookies of a server that knows only those."""
+    """The session header, or the cookies of a server that knows only those; and the session's token for MCP."""
     closed: bool = False
 
 
@@ -87,6 +87,14 @@ class ResourcesClient:
             raise
         return reply.body.decode("utf-8", "replace")
 
+    async def play(self, session: ResourcesSession, path: str, body: JsonObject, *, key: str) -> JsonObject:
+        """Call `/reset` or `/step` of an environment and return its answer."""
+        name = session.replica.info.name
+        reply = await self._client.call(
+            name, path, dumps(body), replica=session.replica, key=key, headers=session.headers
+        )
+        return _object(reply, name)
+
     async def verify(self, session: ResourcesSession, row: Row, *, key: str, close: bool = True) -> Row:
         """Grade a row with its response; by default the session ends with it."""
         name = session.replica.info.name
@@ -117,7 +125,8 @@ def error_output(detail: str) -> str:
 def _session_headers(reply: Reply) -> dict[str, str]:
     signed = reply.headers.get(SESSION_HEADER)
     if signed:
-        return {SESSION_HEADER: signed}
+        token = reply.headers.get(MCP_TOKEN_HEADER)
+        return {SESSION_HEADER: signed} | ({MCP_TOKEN_HEADER: token} if token else {})
     cookie = reply.headers.get("set-cookie")
     return {"cookie": cookie.split(";", 1)[0]} if cookie else {}
 

@@ -41,6 +41,9 @@ class ServiceSettings(BaseModel):
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     request_timeout_seconds: float = Field(default=600.0, gt=0)
     """Longest time that one call may take when the caller sets no deadline of its own."""
+    mcp: bool = False
+    """A resources server: offer its declared tools at `/mcp` too, for agents that speak the Model Context Protocol.
+    Needs the extra `mcp`."""
     max_in_flight: int = Field(default=20_000, ge=1)
     """Requests beyond this number are answered 503 with `Retry-After`."""
     session_idle_seconds: float = Field(default=3600.0, gt=0)

@@ -46,6 +46,21 @@ def usage_to_chat(usage: JsonValue) -> JsonObject | None:
     }
 
 
+def add_usage(total: JsonObject | None, usage: JsonValue) -> JsonObject | None:
+    """Add the numbers of one call's `usage` to the sum so far, nested details too; None when neither has any."""
+    if not isinstance(usage, dict):
+        return total
+    summed = dict(total or {})
+    for name, value in usage.items():
+        if isinstance(value, dict):
+            summed[name] = add_usage(summed.get(name), value)
+        elif isinstance(value, int | float):
+            summed[name] = (summed.get(name) or 0) + value
+        else:
+            summed.setdefault(name, value)
+    return summed
+
+
 def _count(usage: JsonObject, field: str) -> int:
     value = usage.get(field)
     return value if isinstance(value, int) else 0

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from rollmill.server.agent import Agent, AgentSettings, Episode
     from rollmill.server.agent_host import agent_app
     from rollmill.server.app import ServiceApp, build_app
+    from rollmill.server.environment import Environment, EnvironmentSettings, Step
     from rollmill.server.model import Model
     from rollmill.server.model_host import model_app
     from rollmill.server.resources import Resources
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "AgentSettings",
+    "Environment",
+    "EnvironmentSettings",
     "Episode",
     "Model",
     "Resources",
     "ServiceApp",
     "Session",
+    "Step",
     "ToolError",
     "agent_app",
     "build_app",
@@ -34,11 +38,14 @@ __all__ = [
 _NAMES = {
     "Agent": "rollmill.server.agent",
     "AgentSettings": "rollmill.server.agent",
+    "Environment": "rollmill.server.environment",
+    "EnvironmentSettings": "rollmill.server.environment",
     "Episode": "rollmill.server.agent",
     "Model": "rollmill.server.model",
     "Resources": "rollmill.server.resources",
     "ServiceApp": "rollmill.server.app",
     "Session": "rollmill.server.sessions",
+    "Step": "rollmill.server.environment",
     "ToolError": "rollmill.server.tools",
     "agent_app": "rollmill.server.agent_host",
     "build_app": "rollmill.server.app",

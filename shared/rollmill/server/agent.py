@@ -52,6 +52,24 @@ class Episode(Protocol):
     async def verify(self, row: Row) -> Row:
         """Have a row with its `response` graded and return the verified row."""
 
+    def mcp_tool(self) -> JsonObject:
+        """Return an entry for a request's `tools` that leads another agent to this session's tools.
+
+        It holds the session's token: it must go nowhere but to that agent.
+
+        Raises:
+            ConfigError: the resources server does not offer its tools so, or not outside of this process.
+        """
+
+    async def ask(self, model: str, request: JsonObject) -> JsonObject:
+        """Send a Responses request to another model service than the agent's own, such as one that plays the user."""
+
+    async def reset(self) -> JsonObject:
+        """Begin the episode of an `Environment` and return its `observation` and `info`."""
+
+    async def step(self, action: str) -> JsonObject:
+        """Take an action and return `observation`, `reward`, `terminated`, `truncated` and `info`."""
+
 
 class Agent(ABC):
     """Drives the loop of one rollout. Subclass it and write `respond`; override `run` for anything unusual.
@@ -63,6 +81,12 @@ class Agent(ABC):
 
     def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings
+
+    async def startup(self) -> None:
+        """Open what the agent needs; the service is not ready before this returns."""
+
+    async def shutdown(self) -> None:
+        """Release what `startup` opened."""
 
     @abstractmethod
     async def respond(self, request: JsonObject, episode: Episode) -> JsonObject:

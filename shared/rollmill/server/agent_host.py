@@ -56,9 +56,13 @@ class _Host:
 
     @asynccontextmanager
     async def _lifespan(self, _: Runtime) -> AsyncIterator[None]:
-        yield
-        if self._closing:
-            await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_SECONDS)
+        await self._agent.startup()
+        try:
+            yield
+            if self._closing:
+                await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_SECONDS)
+        finally:
+            await self._agent.shutdown()
 
     async def _run(self, call: Call) -> Answer:
         row = call.json_object()

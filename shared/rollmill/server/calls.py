@@ -133,6 +133,8 @@ class HotRoute:
     """Honour `Idempotency-Key`: join the call in flight, or repeat its recent answer."""
     watched: bool = False
     """Stop the handler when the client goes away."""
+    own_check: bool = False
+    """The handler itself checks who calls; the service's token is not asked for."""
     request_schema: JsonObject | None = None
     response_schema: JsonObject | None = None
 

@@ -80,6 +80,7 @@ class Edge:
         self._about: Mapping[str, Attribute] = {"rollmill.service": runtime.settings.name}
         self._kept = KeptAnswers()
         self.in_flight = 0
+        self._own_check = frozenset(route.path for route in self._routes.values() if route.own_check)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
@@ -125,7 +126,7 @@ class Edge:
     def _admit(self, scope: Scope, headers: dict[bytes, bytes], request_id: str) -> CallContext:
         if scope["path"] in OPEN_PATHS:
             return CallContext(request_id)
-        trusted = not self._tokens or _in_process(scope)
+        trusted = not self._tokens or _in_process(scope) or scope["path"] in self._own_check
         if not trusted and not self._tokens.accepts(headers.get(b"authorization", b"")):
             raise UnauthorizedError("this service needs a bearer token: send 'Authorization: Bearer $(rollmill token)'")
         if self.in_flight > self._settings.max_in_flight:

@@ -1,9 +1,12 @@
 from rollmill.client.services import ModelClient, ResourcesClient, ResourcesSession, error_output
+from rollmill.context import MCP_TOKEN_HEADER
 from rollmill.contracts.failures import MAX_UNVERIFIED_BYTES, UNVERIFIED
 from rollmill.contracts.json import JsonObject, dumps, loads
 from rollmill.contracts.rows import Row
-from rollmill.errors import RollmillError, UpstreamTimeoutError, is_retryable
+from rollmill.errors import ConfigError, RollmillError, UpstreamTimeoutError, is_retryable
 from rollmill.server.agent import PhaseTimeouts
+from rollmill.server.in_process import EMBEDDED_DOMAIN
+from rollmill.server.mcp_endpoint import PATH as MCP_PATH
 from rollmill.server.phases import phase
 
 
@@ -72,6 +75,40 @@ class RemoteEpisode:
         except RollmillError as error:
             error.extensions.update(self._unverified(row))
             raise
+
+    def mcp_tool(self) -> JsonObject:
+        """See `Episode.mcp_tool`."""
+        replica = self._session.replica
+        token = self._session.headers.get(MCP_TOKEN_HEADER)
+        if not token:
+            raise ConfigError(f"{replica.info.name} offers no tools by MCP: set `mcp: true` in its settings")
+        if replica.url.endswith(EMBEDDED_DOMAIN):
+            raise ConfigError(f"nobody outside of this process can reach {replica.info.name}: use `rollmill up`")
+        return {
+            "type": "mcp",
+            "server_label": replica.info.name,
+            "server_url": replica.url + MCP_PATH,
+            "authorization": token,
+            "require_approval": "never",
+        }
+
+    async def ask(self, model: str, request: JsonObject) -> JsonObject:
+        """See `Episode.ask`."""
+        with phase("model", self._timeouts.model_seconds):
+            return await self._model.respond(model, request)
+
+    async def reset(self) -> JsonObject:
+        """See `Episode.reset`."""
+        return await self._played("/reset", {})
+
+    async def step(self, action: str) -> JsonObject:
+        """See `Episode.step`."""
+        return await self._played("/step", {"action": action})
+
+    async def _played(self, path: str, body: JsonObject) -> JsonObject:
+        self._calls += 1  # a step that is sent again, under its key, is not taken twice
+        with phase("tool", self._timeouts.tool_seconds, tool=path):
+            return await self._resources.play(self._session, path, body, key=f"{self._key}-{self._calls}")
 
     def _unverified(self, row: Row) -> JsonObject:
         """What the agent added to the row: the caller keeps it, so that only the grading has to be done again."""

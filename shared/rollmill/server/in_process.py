@@ -10,6 +10,9 @@ from rollmill.contracts.services import Instance
 from rollmill.observability.tracing import NO_TRACER, Tracer
 from rollmill.server.app import ServiceApp
 
+EMBEDDED_DOMAIN = ".embedded"
+"""Ends the host of every URL that only this process can reach."""
+
 
 @asynccontextmanager
 async def run_in_process(apps: Mapping[str, ServiceApp], *, tracer: Tracer = NO_TRACER) -> AsyncIterator[ServiceClient]:
@@ -17,7 +20,7 @@ async def run_in_process(apps: Mapping[str, ServiceApp], *, tracer: Tracer = NO_
 
     The applications reach each other the same way: no ports, one replica each.
     """
-    urls = {name: f"http://{name}.embedded" for name in apps}
+    urls = {name: f"http://{name}{EMBEDDED_DOMAIN}" for name in apps}
     directory = StaticDirectory(_instance(name, urls[name], app) for name, app in apps.items())
     client = ServiceClient(AsgiTransport({urls[name]: app for name, app in apps.items()}), directory)
 

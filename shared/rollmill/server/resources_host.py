@@ -3,13 +3,13 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from http.cookies import CookieError, SimpleCookie
 
 import structlog
 
 from rollmill.client.services import CLOSE_WITH_VERIFY_HEADER
-from rollmill.context import SESSION_HEADER
+from rollmill.context import MCP_TOKEN_HEADER, SESSION_HEADER
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.contracts.rows import Row
@@ -19,7 +19,10 @@ from rollmill.server.aggregation import aggregate_route
 from rollmill.server.app import ServiceApp, build_app
 from rollmill.server.background import background
 from rollmill.server.calls import Answer, Call, HotRoute, RawHeaders, json_answer
+from rollmill.server.environment import Environment
+from rollmill.server.environment_host import environment_routes
 from rollmill.server.identity import class_identity
+from rollmill.server.mcp_endpoint import McpEndpoint
 from rollmill.server.resources import Resources
 from rollmill.server.runtime import Runtime
 from rollmill.server.sessions import Session, SessionSigner, SessionStore
@@ -29,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 SESSION_COOKIE = "rollmill_session"
 _SESSION_HEADER = SESSION_HEADER.encode()
+_TOKEN_HEADER = MCP_TOKEN_HEADER.encode()
 _CLOSE_HEADER = CLOSE_WITH_VERIFY_HEADER.encode()
 _TEXT: RawHeaders = ((b"content-type", b"text/plain; charset=utf-8"),)
 
@@ -50,6 +54,7 @@ class _Host:
         secret = settings.session_secret.get_secret_value() if settings.session_secret else ""
         self._signer = SessionSigner(secret)
         self._sessions = SessionStore(idle_seconds=settings.session_idle_seconds)
+        self._mcp = self._mcp_endpoint() if settings.mcp else None
 
     def app(self) -> ServiceApp:
         resources = self._resources
@@ -63,6 +68,17 @@ class _Host:
             hot=self._routes(),
             lifespan=self._lifespan,
             runtime=runtime,
+        )
+
+    def _mcp_endpoint(self) -> McpEndpoint:
+        settings = self._resources.settings
+        return McpEndpoint(
+            settings.name or type(self._resources).__name__,
+            self._tools,
+            call=self._call_tool,
+            find=self._session_of_token,
+            using=self._sessions.using,
+            max_body_bytes=settings.max_body_bytes,
         )
 
     def _capabilities(self) -> JsonObject:
@@ -86,13 +102,20 @@ class _Host:
                 self._resources.get_key_metrics if _overrides(self._resources, "get_key_metrics") else None,
             ),
         ]
+        if isinstance(self._resources, Environment):
+            routes += environment_routes(
+                self._resources, opened=self._session_or_new, found=self._session, using=self._sessions.using
+            )
+        if self._mcp:
+            routes += self._mcp.routes()
         return routes + [self._tool_route(tool) for tool in self._tools.values()]
 
     @asynccontextmanager
     async def _lifespan(self, _: Runtime) -> AsyncIterator[None]:
         await self._resources.startup()
         try:
-            async with background(self._reap(), name="session-reaper"):
+            offered = self._mcp.running() if self._mcp else nullcontext()
+            async with background(self._reap(), name="session-reaper"), offered:
                 yield
             for session in self._sessions.take_all():
                 await self._end(session)
@@ -100,7 +123,9 @@ class _Host:
             await self._resources.shutdown()
 
     async def _seed(self, call: Call) -> Answer:
-        row = call.json_object()
+        return json_answer({}, headers=(await self._open(call.json_object()))[1])
+
+    async def _open(self, row: Row) -> tuple[Session, RawHeaders]:
         session_id, signed = self._signer.issue()
         session = self._sessions.open(session_id, row)
         try:
@@ -109,7 +134,8 @@ class _Host:
             if self._sessions.pop(session_id) is not None:
                 await self._end(session)  # what was opened before it failed is not leaked
             raise
-        return json_answer({}, headers=_session_headers(signed))
+        token = ((_TOKEN_HEADER, self._signer.token(session_id).encode()),) if self._mcp else ()
+        return session, (*_session_headers(signed), *token)
 
     def _tool_route(self, tool: Tool) -> HotRoute:
         async def run(call: Call) -> Answer:
@@ -185,6 +211,19 @@ class _Host:
 
     async def _mode(self, _: Call) -> Answer:
         return json_answer(self._resources.reverify_mode)
+
+    def _session(self, call: Call) -> Session:
+        session_id = self._session_id(call)
+        if session_id is None:
+            raise SessionNotFoundError("send the session's header, as /seed_session or /reset gave it")
+        return self._sessions.get(session_id)
+
+    def _session_of_token(self, token: str) -> Session | None:
+        session_id = self._signer.check_token(token)
+        return self._sessions.get(session_id) if session_id else None
+
+    async def _session_or_new(self, call: Call) -> tuple[Session, RawHeaders]:
+        return (self._session(call), ()) if self._session_id(call) else await self._open(call.json_object())
 
     def _session_for_tool(self, call: Call) -> tuple[Session, RawHeaders]:
         """The caller's session; one that comes without any, as plain HTTP clients do, gets an unseeded one."""

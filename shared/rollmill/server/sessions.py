@@ -35,6 +35,7 @@ class SessionSigner:
 
     def __init__(self, secret: str = "") -> None:
         self._key = secret.encode() or secrets.token_bytes(32)
+        self._token_key = hmac.digest(self._key, b"tokens of sessions", hashlib.sha256)
 
     def issue(self) -> tuple[str, str]:
         """Return a fresh session id and its signed form."""
@@ -47,8 +48,21 @@ class SessionSigner:
         expected = self._signature(session_id)
         return session_id if hmac.compare_digest(expected.encode(), signature.encode()) else None
 
+    def token(self, session_id: str) -> str:
+        """Return a token that stands for the session where its signed id is not to be known."""
+        return f"{session_id}.{_signed(self._token_key, session_id)}"
+
+    def check_token(self, token: str) -> str | None:
+        """Return the session id of a token, or None when it is not one that `token` gave."""
+        session_id = token.partition(".")[0]
+        return session_id if hmac.compare_digest(self.token(session_id).encode(), token.encode()) else None
+
     def _signature(self, session_id: str) -> str:
-        return hmac.digest(self._key, session_id.encode(), hashlib.sha256).hex()[:32]
+        return _signed(self._key, session_id)
+
+
+def _signed(key: bytes, session_id: str) -> str:
+    return hmac.digest(key, session_id.encode(), hashlib.sha256).hex()[:32]
 
 
 class SessionStore:

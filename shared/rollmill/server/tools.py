@@ -20,7 +20,7 @@ from rollmill.server.sessions import Session
 _MARK = "__rollmill_tool__"
 RESERVED_NAMES = frozenset(
     {"verify", "seed_session", "close_session", "aggregate_metrics", "reverify_mode", "reset", "step"}
-    | {"livez", "readyz", "version", "metrics", "docs", "redoc", "openapi.json", "v1", "run"}
+    | {"livez", "readyz", "version", "metrics", "mcp", "docs", "redoc", "openapi.json", "v1", "run"}
 )
 
 ToolMethod = TypeVar("ToolMethod", bound=Callable[..., Awaitable[JsonValue]])

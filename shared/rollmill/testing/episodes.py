@@ -13,6 +13,8 @@ class FakeEpisode:
         steps: the model's answers, as `FakeModel` takes them.
         tools: name -> async function of the parsed arguments, returning the output text.
         reward: what `verify` gives.
+        models: further model services by name, for `ask`.
+        observations: answers of the environment: the first to `reset`, the others to each `step`; the last is repeated.
     """
 
     def __init__(
@@ -21,11 +23,17 @@ class FakeEpisode:
         *,
         tools: Mapping[str, Callable[[JsonObject], Awaitable[str]]] | None = None,
         reward: float = 1.0,
+        models: Mapping[str, FakeModel] | None = None,
+        observations: Iterable[JsonObject] = (),
     ) -> None:
         self.model = FakeModel(steps)
         self.calls: list[tuple[str, str]] = []
         """Tool calls in order: name and arguments as JSON text."""
+        self.actions: list[str] = []
+        """What `step` was given, in order."""
         self._tools = dict(tools or {})
+        self._models = dict(models or {})
+        self._observations = list(observations)
         self._reward = reward
 
     @property
@@ -47,3 +55,23 @@ class FakeEpisode:
     async def verify(self, row: Row) -> Row:
         """Give the fixed reward."""
         return {**row, rows.REWARD: self._reward}
+
+    def mcp_tool(self) -> JsonObject:
+        """Give an entry that leads nowhere."""
+        return {"type": "mcp", "server_label": "fake", "server_url": "http://127.0.0.1:9/mcp", "authorization": "token"}
+
+    async def ask(self, model: str, request: JsonObject) -> JsonObject:
+        """Give the next prepared answer of another model."""
+        return await self._models[model].respond(request)
+
+    async def reset(self) -> JsonObject:
+        """Give the first observation."""
+        return self._observation()
+
+    async def step(self, action: str) -> JsonObject:
+        """Give the next observation."""
+        self.actions.append(action)
+        return self._observation()
+
+    def _observation(self) -> JsonObject:
+        return self._observations.pop(0) if len(self._observations) > 1 else self._observations[0]

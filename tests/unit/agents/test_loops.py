@@ -5,16 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollmill.contracts.json import JsonObject, JsonValue
-from rollmill.errors import OverloadedError
+from rollmill.errors import OverloadedError, UpstreamError
 from rollmill.openai.items import function_call, text_message
+from rollmill.openai.usage import add_usage
 from rollmill.server import AgentSettings
 from rollmill.testing import FakeEpisode
 from rollmill_services.agents.single_turn.agent import SingleTurn
-from rollmill_services.agents.tool_loop.agent import ToolLoop, ToolLoopSettings, add_usage
+from rollmill_services.agents.tool_loop.agent import ToolLoop, ToolLoopSettings
 
 
-def tool_loop(max_steps: int = 16) -> ToolLoop:
-    return ToolLoop(ToolLoopSettings(model="m", resources="r", max_steps=max_steps))
+def tool_loop(**limits: int) -> ToolLoop:
+    return ToolLoop(ToolLoopSettings.parse({"model": "m", "resources": "r", **limits}, where="settings"))
 
 
 async def add(arguments: JsonObject) -> str:
@@ -47,6 +48,97 @@ async def test_parallel_calls_are_all_answered_in_order() -> None:
     response = await tool_loop().respond({"input": "x"}, episode)
     answers = [item for item in response["output"] if item["type"] == "function_call_output"]
     assert [(item["call_id"], item["output"]) for item in answers] == [("c1", "2"), ("c2", "4"), ("c3", "6")]
+
+
+async def test_the_calls_of_one_answer_run_at_the_same_time_up_to_the_setting() -> None:
+    running, most = 0, 0
+
+    async def watched(arguments: JsonObject) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return "done"
+
+    calls = [call(n, n, f"c{n}") for n in range(6)]
+    for at_once, expected in ((8, 6), (3, 3), (1, 1)):
+        most = 0
+        await tool_loop(parallel_tool_calls=at_once).respond(
+            {"input": "x"}, FakeEpisode([calls, "done"], tools={"add": watched})
+        )
+        assert most == expected
+
+
+async def test_outputs_are_in_the_order_of_the_calls_whichever_tool_answers_first() -> None:
+    second_done = asyncio.Event()
+
+    async def add_late(arguments: JsonObject) -> str:
+        if arguments["a"] == 1:
+            await second_done.wait()
+        else:
+            second_done.set()
+        return await add(arguments)
+
+    episode = FakeEpisode([[call(1, 0, "c1"), call(2, 0, "c2")], "done"], tools={"add": add_late})
+    response = await tool_loop().respond({"input": "x"}, episode)
+    answers = [item for item in response["output"] if item["type"] == "function_call_output"]
+    assert [(item["call_id"], item["output"]) for item in answers] == [("c1", "1"), ("c2", "2")]
+
+
+async def test_a_call_that_breaks_the_rollout_cancels_the_others_of_its_answer() -> None:
+    ended: list[str] = []
+
+    async def add_or_break(arguments: JsonObject) -> str:
+        if arguments["a"] == 2:
+            raise UpstreamError("the replica is gone")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+        return "never"
+
+    episode = FakeEpisode([[call(1, 0, "c1"), call(2, 0, "c2"), call(3, 0, "c3")]], tools={"add": add_or_break})
+    with pytest.raises(UpstreamError, match="the replica is gone"):
+        await tool_loop().respond({"input": "x"}, episode)
+    assert ended == ["cancelled", "cancelled"]
+
+
+async def test_calls_beyond_the_limit_are_not_made_and_the_model_is_told() -> None:
+    calls = [call(n, n, f"c{n}") for n in range(3)]
+    episode = FakeEpisode([calls, calls, "done"], tools={"add": add})
+    response = await tool_loop(max_tool_calls=4).respond({"input": "x"}, episode)
+    outputs = [item["output"] for item in response["output"] if item["type"] == "function_call_output"]
+    assert outputs[:4] == ["0", "2", "4", "0"]
+    assert all("used up its tool calls" in output for output in outputs[4:])
+    assert len(episode.calls) == 4
+
+
+async def test_the_tokens_of_all_answers_together_are_limited() -> None:
+    episode = FakeEpisode([call(1, 2)], tools={"add": add})  # each answer has 5 output tokens
+    response = await tool_loop(max_output_tokens=12).respond({"input": "x", "max_output_tokens": 6}, episode)
+    assert [request["max_output_tokens"] for request in episode.model.requests] == [6, 6, 2]
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert len(episode.calls) == 2
+
+
+async def test_a_loop_that_ends_with_its_last_token_is_complete() -> None:
+    response = await tool_loop(max_output_tokens=5).respond({"input": "x"}, FakeEpisode(["done"]))
+    assert (response["status"], response["incomplete_details"]) == ("completed", None)
+
+
+async def test_an_engine_that_tells_no_usage_is_asked_with_the_whole_budget_each_time() -> None:
+    step: JsonObject = {"object": "response", "output": [call(1, 2)], "usage": None}
+    episode = FakeEpisode([step, step, "done"], tools={"add": add})
+    await tool_loop(max_output_tokens=7).respond({"input": "x"}, episode)
+    assert [request["max_output_tokens"] for request in episode.model.requests] == [7, 7, 7]
+
+
+async def test_arguments_that_an_engine_sends_as_an_object_are_used() -> None:
+    item = {"type": "function_call", "name": "add", "call_id": "c", "arguments": {"a": 1, "b": 2}}
+    episode = FakeEpisode([item, "done"], tools={"add": add})
+    response = await tool_loop().respond({"input": "x"}, episode)
+    assert response["output"][1]["output"] == "3"
 
 
 async def test_the_last_steps_calls_are_not_made() -> None:

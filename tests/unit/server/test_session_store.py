@@ -26,6 +26,17 @@ def test_no_made_up_value_passes(forged: str) -> None:
     assert SessionSigner("secret").check(forged) is None
 
 
+def test_a_token_stands_for_its_session_and_is_no_signed_id() -> None:
+    signer = SessionSigner("secret")
+    session_id, signed = signer.issue()
+    token = signer.token(session_id)
+    assert signer.check_token(token) == SessionSigner("secret").check_token(token) == session_id
+    assert SessionSigner("other").check_token(token) is None
+    assert signer.check(token) is None
+    assert signer.check_token(signed) is None
+    assert signer.check_token(token[:-1]) is signer.check_token("") is None
+
+
 def test_ids_differ() -> None:
     signer = SessionSigner("secret")
     assert len({signer.issue()[0] for _ in range(100)}) == 100

@@ -1,13 +1,11 @@
-import re
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator
 
+from rollmill.config.addresses import checked_api_key, checked_base_url
 from rollmill.config.settings import ServiceSettings
 from rollmill.config.settings_refs import Incidental
 from rollmill.contracts.json import JsonObject
-
-_BASE_URL = re.compile(r"https?://[^/\s@?#]+(/[^\s?#]*)?")
 
 
 class OpenAICompatibleSettings(ServiceSettings):
@@ -42,18 +40,13 @@ class OpenAICompatibleSettings(ServiceSettings):
     @classmethod
     def _check_base_url(cls, value: str | list[str]) -> str | list[str]:
         urls = [value] if isinstance(value, str) else value
-        if not urls or not all(_BASE_URL.fullmatch(url) for url in urls):
-            raise ValueError("must be one or more http(s) URLs without credentials, such as http://localhost:8000/v1")
-        cleaned = [url.rstrip("/") for url in urls]
+        cleaned = [checked_base_url(url) for url in urls or [""]]
         return cleaned[0] if isinstance(value, str) else cleaned
 
     @field_validator("api_key")
     @classmethod
     def _check_api_key(cls, value: SecretStr | None) -> SecretStr | None:
-        key = value.get_secret_value().strip() if value else ""
-        if not key.isascii() or not key.isprintable():
-            raise ValueError("must be printable ASCII on one line")
-        return SecretStr(key) if key else None
+        return checked_api_key(value)
 
     @property
     def base_urls(self) -> list[str]:

@@ -16,6 +16,7 @@ from rollmill_services.models.scripted.script import (
     closing_message,
     conversation_of,
     first_calls,
+    offered_actions,
     reading_call,
     reading_tool,
 )
@@ -80,6 +81,9 @@ class Scripted(Model):
                 return calls
         elif tools and (tool := reading_tool(conversation, tools)):
             return [reading_call(tool, self._draws(request, digest))]
+        elif not tools and (actions := offered_actions(conversation)):
+            action = self._draws(request, digest).pick("action", actions)
+            return [text_message(f"<action>{action}</action>")]
         return [closing_message(conversation)]
 
     def _draws(self, request: JsonObject, digest: bytes) -> Draws:

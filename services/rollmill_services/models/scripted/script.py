@@ -1,5 +1,6 @@
 """What the model does without an answer to look up: call the declared tool, then say what it returned."""
 
+import re
 from dataclasses import dataclass
 
 from rollmill.contracts.json import JsonObject, JsonValue, dumps
@@ -13,6 +14,7 @@ from rollmill_services.models.scripted.schemas import flattened, required_proper
 
 _MOST_CALLS = 32
 _QUOTED_CHARACTERS = 2000
+_ACTIONS = re.compile(r"^Actions: (\w+(?:, \w+)*)\.", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,12 @@ def reading_tool(conversation: Conversation, tools: list[JsonObject]) -> JsonObj
 def reading_call(tool: JsonObject, draws: Draws) -> JsonObject:
     """Return the call of a tool that needs no arguments."""
     return _call(tool, ArgumentWriter("", [], draws), draws, 0)
+
+
+def offered_actions(conversation: Conversation) -> list[str]:
+    """Return the actions that the user's message offers in a line such as `Actions: left, right.`; none in most."""
+    offered = _ACTIONS.findall(conversation.text)
+    return offered[-1].split(", ") if offered else []
 
 
 def closing_message(conversation: Conversation) -> JsonObject:
