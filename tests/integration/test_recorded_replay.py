@@ -42,6 +42,7 @@ REPLAYS = [
     Replay("example_session_state_mgmt", "tool_loop", "counter"),
     Replay("mcqa", "single_turn", "mcqa"),
     Replay("string_match", "single_turn", "string_match"),
+    Replay("example_multi_step", "tool_loop", "multi_step_tools"),
     Replay("math_with_judge", "single_turn", "math_answer", "library_reward"),
 ]
 COUNTER = REPLAYS[1]

@@ -56,7 +56,7 @@ class MultiStepTools(Resources):
         expected = _expected_values(rollout)
         given = _handed_in(rollout.response.get("output"))
         found = given or []
-        minefield = {rollout.field("minefield_label_value")} | {_word_value(rollout.field("minefield_label"))}
+        minefield = (rollout.field("minefield_label_value"), _word_value(rollout.field("minefield_label")))
         details: JsonObject = {
             "parsed_synonym_values": given,
             "accuracy": found == expected,
