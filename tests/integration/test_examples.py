@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRON = {"POLICY_BASE_URL": "http://127.0.0.1:9/v1", "POLICY_MODEL": "some-model"}
-OFFLINE = ["weather", "counter", "mcqa", "string_match", "math", "code", "multi_step_tools", "demo", "dice/dice"]
+OFFLINE = [
+    "weather",
+    "counter",
+    "mcqa",
+    "string_match",
+    "math",
+    "code",
+    "multi_step_tools",
+    "structured_output",
+    "demo",
+    "dice/dice",
+]
 MOSTLY_RIGHT = {"weather_agent", "counter_agent"}
 
 

@@ -466,7 +466,7 @@ GOOD = json.dumps(task("half", "0.5"))
             ":1: `scripted_answers.wrong` must be a list of at least one text",
         ),
         (
-            '{"responses_create_params": {"input": "x"}, "scripted_answers": {"right": [[{"call": "f"}]], "wrong": ["a"]}}',
+            '{"responses_create_params": {"input": "x"}, "scripted_answers": {"right": [["a", "b"]], "wrong": ["a"]}}',
             ":1: `scripted_answers.right` must be a list of at least one text",
         ),
     ],

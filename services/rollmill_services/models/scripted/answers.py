@@ -14,7 +14,7 @@ from rollmill.openai.items import as_json_text, as_object
 from rollmill_services.models.scripted.draws import Draws, input_digest
 
 SCRIPTED = "scripted_answers"
-"""Row field `{"right": [answer, ...], "wrong": [answer, ...]}`; an answer is a text, or calls and then a text."""
+"""Row field `{"right": [answer, ...], "wrong": [answer, ...]}`; an answer is a text, or calls and maybe a text."""
 _NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
 _THOUGHTS = (
     "Let me read the question once more.",
@@ -145,12 +145,12 @@ def _listed(answers: JsonObject, name: str, where: str) -> tuple[tuple[Step, ...
 
 
 def _steps(answer: JsonValue) -> tuple[Step, ...]:
-    """Read a text, or calls of tools and a text in the end; empty when it is neither."""
-    if isinstance(answer, str):
-        return (answer,)
-    *calls, said = answer if isinstance(answer, list) and answer else [None]
-    made = [_call(as_object(call)) for call in calls]
-    return (*made, said) if isinstance(said, str) and all(name for name, _ in made) else ()
+    """Read a text, or calls of tools and maybe a text in the end; empty when it is neither."""
+    given = answer if isinstance(answer, list) else [answer]
+    steps: list[Step] = [step if isinstance(step, str) else _call(as_object(step)) for step in given]
+    named = all(isinstance(step, str) or step[0] for step in steps)
+    said_early = any(isinstance(step, str) for step in steps[:-1])
+    return tuple(steps) if named and not said_early else ()
 
 
 def _call(step: JsonObject) -> Call:
