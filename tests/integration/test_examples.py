@@ -33,6 +33,7 @@ OFFLINE = [
     "code",
     "multi_step_tools",
     "structured_output",
+    "instruction_following",
     "demo",
     "dice/dice",
 ]

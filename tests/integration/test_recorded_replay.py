@@ -43,6 +43,7 @@ REPLAYS = [
     Replay("mcqa", "single_turn", "mcqa"),
     Replay("string_match", "single_turn", "string_match"),
     Replay("example_multi_step", "tool_loop", "multi_step_tools"),
+    Replay("instruction_following", "single_turn", "instruction_following"),
     Replay("math_with_judge", "single_turn", "math_answer", "library_reward"),
 ]
 COUNTER = REPLAYS[1]

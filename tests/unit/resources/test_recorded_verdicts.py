@@ -10,6 +10,7 @@ from rollmill.server.resources import Resources
 from rollmill.server.sessions import Session
 from rollmill.server.tools import declared_tools
 from rollmill_services.resources.counter.verifier import Counter
+from rollmill_services.resources.instruction_following.verifier import InstructionFollowing
 from rollmill_services.resources.mcqa.verifier import Mcqa
 from rollmill_services.resources.multi_step_tools.verifier import MultiStepTools
 from rollmill_services.resources.string_match.verifier import StringMatch
@@ -60,8 +61,9 @@ async def replay(resources: Resources, row: JsonObject) -> Verdict:
         ("example_single_tool_call", Weather()),
         ("example_session_state_mgmt", Counter()),
         ("example_multi_step", MultiStepTools()),
+        ("instruction_following", InstructionFollowing()),
     ],
-    ids=["mcqa", "string_match", "weather", "counter", "multi_step_tools"],
+    ids=["mcqa", "string_match", "weather", "counter", "multi_step_tools", "instruction_following"],
 )
 async def test_the_verdicts_equal_the_recorded_ones(folder: str, resources: Resources) -> None:
     pairs = joined(folder)
