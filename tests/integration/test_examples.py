@@ -31,6 +31,7 @@ OFFLINE = [
     "mcqa",
     "string_match",
     "math",
+    "math_forms",
     "code",
     "multi_step_tools",
     "structured_output",

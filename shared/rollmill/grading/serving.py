@@ -14,7 +14,7 @@ from collections.abc import Callable
 LIMIT = "limit_seconds"
 """Member of every request: how long the service waits for the answer before it kills the process."""
 _GRACE_SECONDS = 5
-_MEMORY_BYTES = 4 * 1024**3  # of address space
+_MEMORY_BYTES = 4 * 1024**3  # of address space: an answer such as 9^{9^{9}} must not take the machine's memory
 
 
 def serve(answer: Callable[[dict[str, object]], dict[str, object]]) -> None:
