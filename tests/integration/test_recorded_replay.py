@@ -35,6 +35,7 @@ class Replay(NamedTuple):
     resources: str
     verdict: str = "reward"
     """Field of the recording that holds the verdict to be reproduced."""
+    settings: str = "{}"
 
 
 REPLAYS = [
@@ -44,7 +45,8 @@ REPLAYS = [
     Replay("string_match", "single_turn", "string_match"),
     Replay("example_multi_step", "tool_loop", "multi_step_tools"),
     Replay("instruction_following", "single_turn", "instruction_following"),
-    Replay("math_with_judge", "single_turn", "math_answer", "library_reward"),
+    # One of its comparisons takes 6 s of CPU time: on a busy machine more than the default limit.
+    Replay("math_with_judge", "single_turn", "math_answer", "library_reward", "{verify_timeout_seconds: 100}"),
 ]
 COUNTER = REPLAYS[1]
 
@@ -67,7 +69,8 @@ def topology_of(replay: Replay, *, use: str = "", replicas: int = 1) -> Topology
     text = f"""
         services:
           policy: {{kind: model, use: recorded, settings: {{rollouts: ["{rollouts}"]}}}}
-          environment: {{kind: resources, use: "{use or replay.resources}", replicas: {replicas}}}
+          environment:
+            {{kind: resources, use: "{use or replay.resources}", replicas: {replicas}, settings: {replay.settings}}}
           solver: {{kind: agent, use: {replay.agent}, settings: {{model: policy, resources: environment}}}}
     """
     return parse_topology(text, base_dir=RECORDED)

@@ -80,6 +80,8 @@ async def test_an_object_without_named_properties_is_open(verifier: StructuredOu
     assert (await graded(verifier, '{"any": {"thing": 1}}', {"type": "object"})).reward == 1.0
     assert (await graded(verifier, '{"a": 1}', {"additionalProperties": {"type": "integer"}})).reward == 1.0
     assert (await graded(verifier, '{"a": "1"}', {"additionalProperties": {"type": "integer"}})).reward == 0.0
+    assert (await graded(verifier, f'{{"a": {SEEN}}}', {"additionalProperties": LAMP})).reward == 1.0
+    assert (await graded(verifier, '{"a": {"room": "hall"}}', {"additionalProperties": LAMP})).reward == 0.0
 
 
 async def test_a_property_may_be_called_properties(verifier: StructuredOutput) -> None:

@@ -129,7 +129,7 @@ def start_is_end(given: Given) -> Check:
 def first_word_of_sentences(given: Given) -> Check:
     """Want every sentence to begin with the word."""
     word = bare(given.text("first_word"))
-    return lambda text: all(bare(sentence.split()[0]) == word for sentence in sentences(text))
+    return lambda text: {bare(sentence.split()[0]) for sentence in sentences(text)} == {word}
 
 
 def first_word_of_answer(given: Given) -> Check:
@@ -141,7 +141,7 @@ def first_word_of_answer(given: Given) -> Check:
 def last_word_of_sentences(given: Given) -> Check:
     """Want every sentence to end with the word."""
     word = bare(given.text("last_word"))
-    return lambda text: all(bare(sentence.split()[-1]) == word for sentence in sentences(text))
+    return lambda text: {bare(sentence.split()[-1]) for sentence in sentences(text)} == {word}
 
 
 def last_word_of_answer(given: Given) -> Check:
@@ -191,7 +191,12 @@ def copied(given: Given) -> Check:
 def copied_often(given: Given) -> Check:
     """Want the prompt so many times, with six asterisks between them."""
     prompt, count = given.text("prompt_to_repeat").strip().lower(), given.whole("N")
-    return lambda text: [part.lower() for part in separated(text, _STARS) or ()] == [prompt] * count
+
+    def check(text: str) -> bool:
+        parts = separated(text, _STARS) or []
+        return len(parts) == count and all(part.lower() == prompt for part in parts)
+
+    return check
 
 
 def copied_span(given: Given) -> Check:

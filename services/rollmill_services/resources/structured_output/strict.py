@@ -4,7 +4,7 @@ from rollmill.contracts.json import JsonObject, JsonValue
 
 _BRANCHES = ("allOf", "anyOf", "oneOf")  # each describes the same value as the schema around it
 _CONDITIONS = ("then", "else", "dependentSchemas")
-_PLACES = ("items", "contains", "additionalItems")  # each describes another value
+_PLACES = ("items", "contains", "additionalItems", "additionalProperties")  # each describes another value
 _NAMED_PLACES = ("properties", "patternProperties")
 _DEFINITIONS = ("$defs", "definitions")
 _MOST_REFERENCES = 32
