@@ -166,10 +166,19 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_a_hostile_answer_gets_a_verdict_quickly(kind: str) -> None:
     begun = time.monotonic()
-    verdict = await graded(HOSTILE[kind], *((name, given) for name, given, *_ in CASES), grading_mode="fraction")
+    verifier = InstructionFollowing(InstructionFollowingSettings(grading_mode="fraction", longest_answer=2_000_000))
+    names, kwargs = [name for name, *_ in CASES], [given for _, given, *_ in CASES]
+    row = {"instruction_id_list": names, "kwargs": kwargs, "response": {"output": [text_message(HOSTILE[kind])]}}
+    verdict = await verifier.verify(Rollout(row), Session("s", {}))
 
     assert 0.0 <= verdict.reward < 1.0
     assert time.monotonic() - begun < 30
+
+
+async def test_an_answer_that_is_too_long_follows_nothing() -> None:
+    verdicts = [await graded("x" * length, NO_COMMA) for length in (200_000, 200_001)]
+
+    assert [verdict.reward for verdict in verdicts] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(

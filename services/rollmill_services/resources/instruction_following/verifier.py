@@ -2,6 +2,8 @@ import asyncio
 from importlib.util import find_spec
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonValue
 from rollmill.contracts.rollouts import Rollout, Verdict
@@ -23,6 +25,8 @@ class InstructionFollowingSettings(ServiceSettings):
 
     grading_mode: Literal["binary", "fraction"] = "binary"
     """How rows are graded that do not say: all instructions or nothing, or the share that was followed."""
+    longest_answer: int = Field(default=200_000, ge=1)
+    """Characters; a longer answer follows nothing."""
 
 
 class InstructionFollowing(Resources):
@@ -34,7 +38,9 @@ class InstructionFollowing(Resources):
 
     def __init__(self, settings: InstructionFollowingSettings | None = None) -> None:
         super().__init__(settings)
-        self._mode = (settings or InstructionFollowingSettings()).grading_mode
+        settings = settings or InstructionFollowingSettings()
+        self._mode = settings.grading_mode
+        self._longest = settings.longest_answer
 
     async def startup(self) -> None:
         """Check that the library is there.
@@ -60,13 +66,13 @@ class InstructionFollowing(Resources):
     async def verify(self, rollout: Rollout, session: Session) -> Verdict:
         """Reward 1.0 when all instructions were followed, else 0.0; or the share of them, as `grading_mode` says.
 
-        An empty answer follows none.
+        An empty answer, or one that is too long, follows none.
 
         Raises:
             InputError: an instruction is unknown, or lacks what it needs.
         """
         mode, checks = self._grading_mode(rollout), _checks(rollout)
-        text = without_surrogates(rollout.text)
+        text = without_surrogates(rollout.text) if len(rollout.text) <= self._longest else ""
         followed = _followed(checks, text) if len(text) < _LONG else await asyncio.to_thread(_followed, checks, text)
         share = sum(followed) / len(followed)
         return Verdict(

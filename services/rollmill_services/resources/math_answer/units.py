@@ -4,12 +4,13 @@ import re
 from dataclasses import dataclass
 
 _LATEX = re.compile(
-    r"(?P<value>.{1,400}?)(?:\s|~|\\[,;:! ])*\\(?:text|mathrm|mbox|textrm|operatorname)\s?\{(?P<unit>[^{}]{1,40})\}"
+    r"(?P<value>.{1,200}?)(?:\s|~|\\[,;:! ])*\\(?:text|mathrm|mbox|textrm|operatorname)\s?\{(?P<unit>[^{}]{1,40})\}"
     r"(?:\^\{?(?P<power>[23])\}?)?\s*"
 )
 _PLAIN = re.compile(
     r"(?P<value>[-+]?[\d.,/ ]{1,60})\s?(?P<unit>[A-Za-z][A-Za-z/ ]{0,39}?)(?:\^\{?(?P<power>[23])\}?)?\s*"
 )
+_LONGEST = 200
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
 _SIZES = {
     "length": "mm 1/1000|cm 1/100|dm 1/10|m 1|km 1000|in 127/5000|ft 381/1250|yd 1143/1250|mi 201168/125",
@@ -43,6 +44,8 @@ class Quantity:
 
 def quantity(expression: str) -> Quantity | None:
     """Return a value with its unit; None when there is no unit, or one that is not known here."""
+    if len(expression) > _LONGEST:
+        return None
     match = _LATEX.fullmatch(expression) or _PLAIN.fullmatch(expression)
     if match is None:
         return None
