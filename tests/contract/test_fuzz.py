@@ -36,8 +36,11 @@ OWN_SETTINGS: dict[str, JsonObject] = {
     "openai_compatible": {"base_url": "http://127.0.0.1:9/v1", "max_retries": 0},
     "tool_loop": {"model": "policy", "resources": "weather"},
     "single_turn": {"model": "policy", "resources": "weather"},
+    "gymnasium_loop": {"model": "policy", "resources": "toy_text"},
+    "user_simulator": {"model": "policy", "resources": "weather", "user_model": "policy"},
+    "remote": {"resources": "weather", "base_url": "http://127.0.0.1:9", "model": "m"},
 }
-UPSTREAM_IS_AWAY = {"openai_compatible", "tool_loop", "single_turn"}
+UPSTREAM_IS_AWAY = {"openai_compatible", "tool_loop", "single_turn", "gymnasium_loop", "user_simulator", "remote"}
 """These call others, of which there are none here: 502 and 404 are the truth, 500 never is."""
 
 

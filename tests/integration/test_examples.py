@@ -1,5 +1,6 @@
 """Every example topology is valid, runs, and gives rewards worth looking at."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,24 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRON = {"POLICY_BASE_URL": "http://127.0.0.1:9/v1", "POLICY_MODEL": "some-model"}
-OFFLINE = ["weather", "counter", "mcqa", "string_match", "math", "code", "demo", "dice/dice", "toy_text"]
+OFFLINE = [
+    "weather",
+    "counter",
+    "mcqa",
+    "string_match",
+    "math",
+    "math_forms",
+    "code",
+    "multi_step_tools",
+    "structured_output",
+    "instruction_following",
+    "reasoning_gym",
+    "demo",
+    "dice/dice",
+    "toy_text",
+]
+EXTRAS = {"reasoning_gym": "reasoning_gym"}
+"""Examples that need a library which is not among those for development."""
 MOSTLY_RIGHT = {"weather_agent", "counter_agent"}
 OWN_REWARDS = {"toy_text_agent"}  # games that count steps and falls
 
@@ -69,6 +87,8 @@ def test_an_example_is_a_valid_topology_with_tasks_for_each_of_its_agents(name: 
 
 @pytest.mark.parametrize("name", OFFLINE)
 async def test_an_example_gives_telling_rewards_and_the_same_ones_again(name: str, collect: "Collect") -> None:
+    if name in EXTRAS and find_spec(EXTRAS[name]) is None:
+        pytest.skip(f"{EXTRAS[name]} is not installed")
     topology = load(name)
 
     first = await rewards(topology, collect)

@@ -35,6 +35,7 @@ class Replay(NamedTuple):
     resources: str
     verdict: str = "reward"
     """Field of the recording that holds the verdict to be reproduced."""
+    settings: str = "{}"
 
 
 REPLAYS = [
@@ -42,7 +43,10 @@ REPLAYS = [
     Replay("example_session_state_mgmt", "tool_loop", "counter"),
     Replay("mcqa", "single_turn", "mcqa"),
     Replay("string_match", "single_turn", "string_match"),
-    Replay("math_with_judge", "single_turn", "math_answer", "library_reward"),
+    Replay("example_multi_step", "tool_loop", "multi_step_tools"),
+    Replay("instruction_following", "single_turn", "instruction_following"),
+    # One of its comparisons takes 6 s of CPU time: on a busy machine more than the default limit.
+    Replay("math_with_judge", "single_turn", "math_answer", "library_reward", "{verify_timeout_seconds: 100}"),
 ]
 COUNTER = REPLAYS[1]
 
@@ -62,12 +66,11 @@ class TellingCounter(Counter):
 
 def topology_of(replay: Replay, *, use: str = "", replicas: int = 1) -> Topology:
     rollouts = RECORDED / replay.folder / "rollouts.jsonl"
-    patient = replay.resources == "math_answer"  # one of its comparisons takes seconds, and more on a busy machine
-    settings = "{verify_timeout_seconds: 60}" if patient else "{}"
     text = f"""
         services:
           policy: {{kind: model, use: recorded, settings: {{rollouts: ["{rollouts}"]}}}}
-          environment: {{kind: resources, use: "{use or replay.resources}", replicas: {replicas}, settings: {settings}}}
+          environment:
+            {{kind: resources, use: "{use or replay.resources}", replicas: {replicas}, settings: {replay.settings}}}
           solver: {{kind: agent, use: {replay.agent}, settings: {{model: policy, resources: environment}}}}
     """
     return parse_topology(text, base_dir=RECORDED)

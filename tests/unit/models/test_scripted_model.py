@@ -415,6 +415,29 @@ async def test_scripted_answers_are_given_as_they_are(tmp_path: Path) -> None:
     assert {answer_text(await wrong.respond(request("q"))) for _ in range(20)} == {"no", "never"}
 
 
+async def test_scripted_steps_are_taken_one_a_turn(tmp_path: Path) -> None:
+    look, other = {"call": "look", "arguments": {"at": 1}}, {"call": "look", "arguments": {"at": 2}}
+    steps = {"right": [[look, other, "both seen"]], "wrong": [[look, "one seen"]]}
+    path = write_tasks(tmp_path / "tasks.jsonl", [task("q", None, scripted_answers=steps)])
+    right, wrong = await knowing(path, skill=1.0), await knowing(path, skill=0.0)
+
+    assert await turns(right, "q") == ['look{"at":1}', 'look{"at":2}', "both seen"]
+    assert await turns(wrong, "q") == ['look{"at":1}', "one seen"]
+
+
+async def turns(model: Scripted, question: str) -> list[str]:
+    """Answer every call with null until the model says something; return what it did."""
+    items: list[JsonObject] = [{"type": "message", "role": "user", "content": question}]
+    done: list[str] = []
+    while True:
+        response = await model.respond({"input": items})
+        [item] = response["output"]
+        if item["type"] == "message":
+            return [*done, answer_text(response)]
+        done.append(item["name"] + item["arguments"])
+        items += [item, {"type": "function_call_output", "call_id": item["call_id"], "output": "null"}]
+
+
 async def test_several_files_nested_fields_and_lists_of_answers_are_read(tmp_path: Path) -> None:
     nested = {"responses_create_params": {"input": "nested"}, "verifier_metadata": {"expected_answer": "deep"}}
     one = write_tasks(tmp_path / "one.jsonl", [nested, {"responses_create_params": {"input": "no answer"}}])
@@ -441,6 +464,10 @@ GOOD = json.dumps(task("half", "0.5"))
         (
             '{"responses_create_params": {"input": "x"}, "scripted_answers": {"right": ["a"], "wrong": []}}',
             ":1: `scripted_answers.wrong` must be a list of at least one text",
+        ),
+        (
+            '{"responses_create_params": {"input": "x"}, "scripted_answers": {"right": [["a", "b"]], "wrong": ["a"]}}',
+            ":1: `scripted_answers.right` must be a list of at least one text",
         ),
     ],
 )

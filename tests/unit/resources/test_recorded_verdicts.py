@@ -10,7 +10,9 @@ from rollmill.server.resources import Resources
 from rollmill.server.sessions import Session
 from rollmill.server.tools import declared_tools
 from rollmill_services.resources.counter.verifier import Counter
+from rollmill_services.resources.instruction_following.verifier import InstructionFollowing
 from rollmill_services.resources.mcqa.verifier import Mcqa
+from rollmill_services.resources.multi_step_tools.verifier import MultiStepTools
 from rollmill_services.resources.string_match.verifier import StringMatch
 from rollmill_services.resources.weather.verifier import Weather
 
@@ -58,8 +60,10 @@ async def replay(resources: Resources, row: JsonObject) -> Verdict:
         ("string_match", StringMatch()),
         ("example_single_tool_call", Weather()),
         ("example_session_state_mgmt", Counter()),
+        ("example_multi_step", MultiStepTools()),
+        ("instruction_following", InstructionFollowing()),
     ],
-    ids=["mcqa", "string_match", "weather", "counter"],
+    ids=["mcqa", "string_match", "weather", "counter", "multi_step_tools", "instruction_following"],
 )
 async def test_the_verdicts_equal_the_recorded_ones(folder: str, resources: Resources) -> None:
     pairs = joined(folder)
@@ -68,5 +72,5 @@ async def test_the_verdicts_equal_the_recorded_ones(folder: str, resources: Reso
     for recorded, row in pairs:
         verdict = await replay(resources, row)
         assert verdict.reward == recorded["reward"]
-        if "extracted_answer" in recorded:
-            assert verdict.details["extracted_answer"] == recorded["extracted_answer"]
+        told = verdict.details.keys() & recorded.keys()
+        assert {name: verdict.details[name] for name in told} == {name: recorded[name] for name in told}

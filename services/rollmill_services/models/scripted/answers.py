@@ -1,8 +1,9 @@
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import TypeAlias
 
 from rollmill.artifacts.reader import iter_lines, parse_line
 from rollmill.contracts.json import JsonObject, JsonValue
@@ -13,7 +14,7 @@ from rollmill.openai.items import as_json_text, as_object
 from rollmill_services.models.scripted.draws import Draws, input_digest
 
 SCRIPTED = "scripted_answers"
-"""Row field `{"right": [text, ...], "wrong": [text, ...]}`."""
+"""Row field `{"right": [answer, ...], "wrong": [answer, ...]}`; an answer is a text, or calls and maybe a text."""
 _NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
 _THOUGHTS = (
     "Let me read the question once more.",
@@ -26,6 +27,11 @@ _THOUGHTS = (
     "I compare this with what was asked for.",
 )
 _UNBOXED_SHARE = 0.05
+
+Call: TypeAlias = tuple[str, JsonObject]
+"""Name and arguments of a tool call."""
+Step: TypeAlias = str | Call
+"""What the model does in one turn: say a text, or call one tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class KnownAnswer:
     thinks: bool = True
     """Whether thoughts may stand before the result; not where the verifier takes the whole response."""
 
-    def reply(self, draws: Draws) -> str:
+    def step(self, draws: Draws, made: Sequence[Call]) -> Step:
         """Write an answer: thoughts of some length, longer when wrong, and a boxed result."""
         if draws.unit("right") < self.skill:
             return self._written(_box(self.expected), draws, most_thoughts=5)
@@ -65,21 +71,29 @@ class KnownAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTexts:
+class KnownSteps:
     """Whole answers to one task, as its file has them: for verdicts that look at more than one boxed result."""
 
-    right: tuple[str, ...]
-    wrong: tuple[str, ...]
+    right: tuple[tuple[Step, ...], ...]
+    wrong: tuple[tuple[Step, ...], ...]
     skill: float
-    """Probability that the model gives one of the right answers."""
+    """Probability that the model goes a right way where it has the choice."""
 
-    def reply(self, draws: Draws) -> str:
-        """Pick an answer."""
-        texts = self.right if draws.unit("right") < self.skill else self.wrong
-        return draws.pick("text", texts)
+    def step(self, draws: Draws, made: Sequence[Call]) -> Step | None:
+        """Pick one of the answers that begin with the calls already made, and return its next step."""
+        right, wrong = _going_on(self.right, made), _going_on(self.wrong, made)
+        chosen = right if right and (not wrong or draws.unit("right") < self.skill) else wrong
+        return draws.pick("text", chosen) if chosen else None
 
 
-def load_answers(paths: list[str], *, mean_skill: float, seed: int) -> dict[bytes, KnownAnswer | KnownTexts]:
+Known: TypeAlias = KnownAnswer | KnownSteps
+
+
+def _going_on(answers: Sequence[tuple[Step, ...]], made: Sequence[Call]) -> list[Step]:
+    return [steps[len(made)] for steps in answers if len(steps) > len(made) and steps[: len(made)] == tuple(made)]
+
+
+def load_answers(paths: list[str], *, mean_skill: float, seed: int) -> dict[bytes, Known]:
     """Read task files into answers by the digest of the task's normalised input.
 
     A row's `scripted_answers` are given as they are; else its `expected_answer` is boxed. Rows with neither are left
@@ -94,7 +108,7 @@ def load_answers(paths: list[str], *, mean_skill: float, seed: int) -> dict[byte
         ConfigError: a file cannot be read, a line is not a task with an input or has malformed `scripted_answers`,
             or no task of a file has an answer; names file and line.
     """
-    answers: dict[bytes, KnownAnswer | KnownTexts] = {}
+    answers: dict[bytes, Known] = {}
     for path in map(Path, paths):
         found = False
         for where, digest, row in _rows_by_input(path):
@@ -110,11 +124,11 @@ def load_answers(paths: list[str], *, mean_skill: float, seed: int) -> dict[byte
     return answers
 
 
-def _known_answer(row: Row, skill: float, where: str) -> KnownAnswer | KnownTexts | None:
+def _known_answer(row: Row, skill: float, where: str) -> Known | None:
     texts = field(row, SCRIPTED)
     if texts is not None:
         given = as_object(texts)
-        return KnownTexts(_listed(given, "right", where), _listed(given, "wrong", where), skill)
+        return KnownSteps(_listed(given, "right", where), _listed(given, "wrong", where), skill)
     expected = _text(field(row, "expected_answer"))
     if expected is None:
         return None
@@ -122,11 +136,25 @@ def _known_answer(row: Row, skill: float, where: str) -> KnownAnswer | KnownText
     return KnownAnswer(expected, _other_letters(row, expected), skill, thinks)
 
 
-def _listed(texts: JsonObject, name: str, where: str) -> tuple[str, ...]:
-    found = texts.get(name)
-    if not isinstance(found, list) or not found or not all(isinstance(text, str) for text in found):
-        raise ConfigError(f"{where}: `{SCRIPTED}.{name}` must be a list of at least one text")
-    return tuple(map(str, found))
+def _listed(answers: JsonObject, name: str, where: str) -> tuple[tuple[Step, ...], ...]:
+    found = answers.get(name)
+    steps = [_steps(answer) for answer in found] if isinstance(found, list) else []
+    if not steps or not all(steps):
+        raise ConfigError(f"{where}: `{SCRIPTED}.{name}` must be a list of at least one text, or list of steps")
+    return tuple(steps)
+
+
+def _steps(answer: JsonValue) -> tuple[Step, ...]:
+    """Read a text, or calls of tools and maybe a text in the end; empty when it is neither."""
+    given = answer if isinstance(answer, list) else [answer]
+    steps: list[Step] = [step if isinstance(step, str) else _call(as_object(step)) for step in given]
+    named = all(isinstance(step, str) or step[0] for step in steps)
+    said_early = any(isinstance(step, str) for step in steps[:-1])
+    return tuple(steps) if named and not said_early else ()
+
+
+def _call(step: JsonObject) -> Call:
+    return as_json_text(step.get("call")), as_object(step.get("arguments"))
 
 
 def _rows_by_input(path: Path) -> Iterator[tuple[str, bytes, Row]]:

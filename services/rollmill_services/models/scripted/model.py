@@ -2,16 +2,17 @@ import asyncio
 from typing import ClassVar
 
 from rollmill.config.settings import ServiceSettings
-from rollmill.contracts.json import JsonObject
+from rollmill.contracts.json import JsonObject, dumps
 from rollmill.contracts.rows import content_text
-from rollmill.openai import new_response, normalize_input, text_message
+from rollmill.openai import function_call, new_response, normalize_input, text_message
 from rollmill.openai.items import as_json_text
 from rollmill.openai.requests import merge_extra_body
 from rollmill.server.model import Model
-from rollmill_services.models.scripted.answers import KnownAnswer, KnownTexts, load_answers
+from rollmill_services.models.scripted.answers import Call, Known, load_answers
 from rollmill_services.models.scripted.draws import Draws, RepeatCounter, input_digest
 from rollmill_services.models.scripted.script import (
     Conversation,
+    begun,
     callable_tools,
     closing_message,
     conversation_of,
@@ -42,7 +43,7 @@ class Scripted(Model):
         self._skill = settings.skill
         self._seed = settings.seed
         self._delay = settings.delay_seconds
-        self._answers: dict[bytes, KnownAnswer | KnownTexts] = {}
+        self._answers: dict[bytes, Known] = {}
         self._repeats = RepeatCounter()
 
     async def startup(self) -> None:
@@ -64,10 +65,10 @@ class Scripted(Model):
         if self._delay:
             await asyncio.sleep(self._delay)
         digest = input_digest(items)
-        known = self._answers.get(digest)
-        if known:
-            output = [text_message(known.reply(self._draws(request, digest)))]
-        else:
+        question, made = begun(items)
+        known = self._answers.get(input_digest(question) if made else digest)
+        output = _step_taken(known, made, self._draws(request, digest)) if known else None
+        if output is None:
             output = self._play(request, conversation_of(items), digest)
         usage = {"input_tokens": _tokens(items), "output_tokens": _tokens(output)}
         return new_response(output, request=request, model=request.get("model") or "scripted", usage=usage)
@@ -96,6 +97,14 @@ class Scripted(Model):
         if self._skill is None:
             return False
         return draws.unit("right") >= Draws(b"task", self._seed, digest).beta("skill", self._skill)
+
+
+def _step_taken(known: Known, made: list[Call], draws: Draws) -> list[JsonObject] | None:
+    step = known.step(draws, made)
+    if step is None or isinstance(step, str):
+        return None if step is None else [text_message(step)]
+    name, arguments = step
+    return [function_call(name, dumps(arguments).decode(), f"call_{draws.identity('step')}")]
 
 
 def _tokens(items: list[JsonObject]) -> int:

@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass
 
-from rollmill.contracts.json import JsonObject, JsonValue, dumps
+from rollmill.contracts.json import JsonObject, JsonValue, dumps, loads
 from rollmill.contracts.rows import content_text
 from rollmill.openai import function_call, text_message
-from rollmill.openai.items import as_json_text
+from rollmill.openai.items import as_json_text, as_object
 from rollmill_services.models.scripted.arguments import ArgumentWriter
 from rollmill_services.models.scripted.draws import Draws
 from rollmill_services.models.scripted.numeric import whole_numbers
@@ -43,6 +43,13 @@ def conversation_of(items: list[JsonObject]) -> Conversation:
             text = content_text(item.get("content"))
             break
     return Conversation(text, tuple(called), output)
+
+
+def begun(items: list[JsonObject]) -> tuple[list[JsonObject], list[tuple[str, JsonObject]]]:
+    """Split a normalised input behind its last user message: what was asked, and the calls made since."""
+    last = max((nth for nth, item in enumerate(items) if item.get("role") == "user"), default=-1)
+    calls = [item for item in items[last + 1 :] if item["type"] == "function_call"]
+    return items[: last + 1], [(str(call.get("name")), _parsed(call.get("arguments"))) for call in calls]
 
 
 def callable_tools(request: JsonObject) -> list[JsonObject]:
@@ -125,6 +132,13 @@ def _needs_whole_numbers(tool: JsonObject) -> bool:
 def _one_changed(numbers: list[int], draws: Draws) -> list[int]:
     place = draws.whole("slip place", 0, len(numbers) - 1)
     return [number + draws.whole("slip", 1, 3) if nth == place else number for nth, number in enumerate(numbers)]
+
+
+def _parsed(arguments: JsonValue) -> JsonObject:
+    try:
+        return as_object(loads(as_json_text(arguments)))
+    except ValueError:
+        return {}
 
 
 def _text_of(output: JsonValue) -> str:

@@ -7,8 +7,11 @@ from pydantic import Field
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
+from rollmill.contracts.rows import Row
 from rollmill.contracts.services import ReverifyMode
 from rollmill.errors import ConfigError, InputError
+from rollmill.grading.serving import LIMIT
+from rollmill.grading.text import without_surrogates
 from rollmill.grading.workers import WorkerPool
 from rollmill.server.resources import Resources
 from rollmill.server.sessions import Session
@@ -20,6 +23,8 @@ from rollmill_services.resources.math_answer.answers import (
     same_text,
     unframed,
 )
+from rollmill_services.resources.math_answer.rewrite import other_forms
+from rollmill_services.resources.math_answer.units import in_one_unit, quantity
 
 _MATH_WORKER = Path(__file__).with_name("math_worker.py")
 
@@ -27,7 +32,7 @@ _MATH_WORKER = Path(__file__).with_name("math_worker.py")
 class MathAnswerSettings(ServiceSettings):
     """Settings of the `math_answer` resources service."""
 
-    verify_timeout_seconds: float = Field(default=10.0, gt=0)
+    verify_timeout_seconds: float = Field(default=30.0, gt=0)
     """Longest comparison of one answer; beyond it the answer counts as wrong, unless it is the expected text."""
     verify_workers: int = Field(default=2, ge=1)
     """Most processes that compare answers."""
@@ -65,18 +70,27 @@ class MathAnswer(Resources):
         """End the workers."""
         await self._workers.stop()
 
+    async def seed_session(self, session: Session, row: Row) -> None:
+        """Refuse a task that could not be graded, before any model is asked.
+
+        Raises:
+            InputError: `expected_answer` is missing, or neither text nor a number.
+        """
+        _expected(Rollout(row))
+
     async def verify(self, rollout: Rollout, session: Session) -> Verdict:
         """Reward 1.0 when the final answer is equivalent to `expected_answer`.
 
         `extracted_answer` is what was compared, in SymPy's form where it was read as mathematics, else as written;
-        null when there is no answer. `library_reward` is the library's own verdict.
+        null when there is no answer. `library_reward` is the library's own verdict; the reward differs from it where
+        units decide, or a form that the library does not read.
 
         Raises:
             InputError: `expected_answer` is missing, or neither text nor a number.
             ConfigError: math-verify is not installed.
         """
-        expected = _expected(rollout)
-        answer = final_answer(rollout.text)
+        expected, text = _expected(rollout), without_surrogates(rollout.text)
+        answer = final_answer(text)
         if answer is None:
             return _verdict(False, None)
         left, right = plain_integer(answer), plain_integer(expected)
@@ -84,27 +98,40 @@ class MathAnswer(Resources):
             return _verdict(left == right, answer)  # most answers are such, and need no process
         if len(answer) > LONGEST_ANSWER:
             return _verdict(same_text(answer, expected), answer[:LONGEST_ANSWER])
-        return await self._compare(expected, answer, boxed=has_box(rollout.text))
+        return await self._compare(expected, answer, boxed=has_box(text))
 
     async def _compare(self, expected: str, answer: str, *, boxed: bool) -> Verdict:
-        _require_library()
-        request: JsonObject = {
-            "expected": expected,
-            "answer": rf"\boxed{{{answer}}}" if boxed else answer,
-            "limit_seconds": self._timeout_seconds,
-        }
-        reply = await self._workers.ask(request)
+        reply = await self._ask(expected, rf"\boxed{{{answer}}}" if boxed else answer)
         same = same_text(answer, expected)
         as_written = answer if boxed or same else None  # prose without any mathematics in it is no answer
         if reply is None:
             verdict = _verdict(same, as_written)
             return Verdict(verdict.reward, {**verdict.details, "verify_timed_out": True})
-        return _verdict(reply["equal"] or same, reply["extracted"] or as_written)
+        library = bool(reply["equal"]) or same
+        equal = library if same or not boxed else await self._overruled(expected, answer, library=library)
+        return _verdict(equal, reply["extracted"] or as_written, library=library)
+
+    async def _overruled(self, expected: str, answer: str, *, library: bool) -> bool:
+        """Say whether two answers are equal where math-verify, which drops units, does not have the last word."""
+        left, right = quantity(expected), quantity(answer)
+        if left and right and (left.kind, left.size) != (right.kind, right.size):
+            pair = in_one_unit(left, right)
+        elif library:
+            return True
+        else:
+            pair = other_forms(expected, answer)
+        reply = await self._ask(pair[0], rf"\boxed{{{pair[1]}}}") if pair else None
+        return bool(reply and reply["equal"])
+
+    async def _ask(self, expected: str, answer: str) -> JsonObject | None:
+        _require_library()
+        return await self._workers.ask({"expected": expected, "answer": answer, LIMIT: self._timeout_seconds})
 
 
-def _verdict(equal: bool, answer: str | None) -> Verdict:
-    reward = float(equal)
-    return Verdict(reward, {"extracted_answer": answer, "library_reward": reward})
+def _verdict(equal: bool, answer: str | None, *, library: bool | None = None) -> Verdict:
+    return Verdict(
+        float(equal), {"extracted_answer": answer, "library_reward": float(equal if library is None else library)}
+    )
 
 
 def _expected(rollout: Rollout) -> str:

@@ -1,0 +1,67 @@
+"""Every instruction by its id: the 25 of IFEval (arXiv:2311.07911), and those that training sets made after it add."""
+
+from collections.abc import Callable
+
+from rollmill_services.resources.instruction_following import counted, formed
+from rollmill_services.resources.instruction_following.given import Check, Given
+
+IFEVAL: dict[str, Callable[[Given], Check]] = {
+    "keywords:existence": counted.existence,
+    "keywords:frequency": counted.frequency,
+    "keywords:forbidden_words": counted.forbidden_words,
+    "keywords:letter_frequency": counted.letter_frequency,
+    "language:response_language": formed.response_language,
+    "length_constraints:number_sentences": counted.number_sentences,
+    "length_constraints:number_paragraphs": counted.number_paragraphs,
+    "length_constraints:number_words": counted.number_words,
+    "length_constraints:nth_paragraph_first_word": counted.nth_paragraph_first_word,
+    "detectable_content:number_placeholders": formed.placeholders,
+    "detectable_content:postscript": formed.postscript,
+    "detectable_format:number_bullet_lists": formed.bullet_lists,
+    "detectable_format:constrained_response": formed.constrained_response,
+    "detectable_format:number_highlighted_sections": formed.highlighted_sections,
+    "detectable_format:multiple_sections": formed.multiple_sections,
+    "detectable_format:json_format": formed.json_format,
+    "detectable_format:title": formed.title,
+    "combination:two_responses": formed.two_responses,
+    "combination:repeat_prompt": formed.repeat_prompt,
+    "startend:end_checker": formed.end_phrase,
+    "startend:quotation": formed.quotation,
+    "change_case:capital_word_frequency": counted.capital_word_frequency,
+    "change_case:english_capital": formed.capitals,
+    "change_case:english_lowercase": formed.small_letters,
+    "punctuation:no_comma": lambda given: formed.without(","),
+}
+FURTHER: dict[str, Callable[[Given], Check]] = {
+    "keywords:word_once": counted.word_once,
+    "keywords:word_count_different_numbers": counted.word_frequency,
+    "keywords:exclude_word_harder": counted.exclude_word,
+    "keywords:no_adjacent_consecutive": counted.no_consecutive_letters,
+    "keywords:palindrome": counted.palindrome,
+    "keywords:keyword_specific_position": counted.keyword_position,
+    "keywords:start_end": formed.start_is_end,
+    "letters:letter_counting": counted.letter_counting,
+    "letters:letter_counting2": counted.letter_frequency,
+    "count:lowercase_counting": counted.lowercase_counting,
+    "count:counting_composition": counted.counting_composition,
+    "count:count_unique": counted.unique_words,
+    "count:count_increment_word": counted.increment_word,
+    "paragraphs:paragraphs": counted.two_divided_paragraphs,
+    "paragraphs:paragraphs2": counted.two_paragraphs,
+    "first_word:first_word_sent": formed.first_word_of_sentences,
+    "first_word:first_word_answer": formed.first_word_of_answer,
+    "last_word:last_word_sent": formed.last_word_of_sentences,
+    "last_word:last_word_answer": formed.last_word_of_answer,
+    "detectable_format:sentence_hyphens": formed.sentence_hyphens,
+    "detectable_format:square_brackets": formed.square_brackets,
+    "detectable_format:bigram_wrapping": formed.bigram_wrapping,
+    "punctuation:punctuation_dot": lambda given: formed.without("."),
+    "punctuation:punctuation_exclamation": lambda given: formed.without("!"),
+    "copy:copy": formed.copied,
+    "copy:copying_simple": formed.copied,
+    "copy:copying_multiple": formed.copied_often,
+    "copy:copy_span_idx": formed.copied_span,
+    "new:copy_span_idx": formed.copied_span,
+    "copy:repeat_phrase": formed.repeat_phrase,
+}
+INSTRUCTIONS = {**IFEVAL, **FURTHER}
