@@ -126,7 +126,7 @@ def test_the_policy_lets_no_script_of_another_kind_run(browser: Browser, seen: "
     page.on("console", lambda told: refused.append(told.text))
     page.goto("/ui/")
     expect(page.get_by_label("Token")).to_be_visible()
-    assert refused == [] or all("401" in text for text in refused)  # the page itself breaks no rule
+    assert not any("Content Security Policy" in text for text in refused)  # the page itself breaks no rule
     page.evaluate(
         """() => {
           document.body.append(Object.assign(document.createElement("script"), { textContent: "window.struck = 1" }));
