@@ -105,7 +105,7 @@ def test_the_first_view_is_light_and_quick(browser: Browser, seen: "Suite") -> N
     page.on("response", lambda answer: answers.append(answer))
     page.goto("/ui/")
     seen.log_in(page)
-    expect(page.get_by_role("link", name="first")).to_be_visible()
+    expect(page.get_by_role("link", name="first", exact=True)).to_be_visible()
     fetched = [answer for answer in answers if "/ui/" in answer.url]
     weights = {answer.url: answer.request.sizes()["responseBodySize"] for answer in fetched}
 
@@ -114,7 +114,7 @@ def test_the_first_view_is_light_and_quick(browser: Browser, seen: "Suite") -> N
     assert 10_000 < sum(weights.values()) < FIRST_VIEW_BYTES
     begun = time.perf_counter()
     page.goto("/ui/")
-    expect(page.get_by_role("link", name="first")).to_be_visible()
+    expect(page.get_by_role("link", name="first", exact=True)).to_be_visible()
     assert time.perf_counter() - begun < 5  # measured below one second; the machine may be busy
     context.close()
 
@@ -126,7 +126,7 @@ def test_the_policy_lets_no_script_of_another_kind_run(browser: Browser, seen: "
     page.on("console", lambda told: refused.append(told.text))
     page.goto("/ui/")
     expect(page.get_by_label("Token")).to_be_visible()
-    assert refused == [] or all("401" in text for text in refused)  # the page itself breaks no rule
+    assert not any("Content Security Policy" in text for text in refused)  # the page itself breaks no rule
     page.evaluate(
         """() => {
           document.body.append(Object.assign(document.createElement("script"), { textContent: "window.struck = 1" }));

@@ -209,7 +209,7 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(page: Page, hostile: "
     (hostile.data_dir / "unreadable" / "rollouts_manifest.json").write_text("{")
 
     visit(page, "/ui/runs")
-    expect(page.get_by_role("link", name="hostile")).to_be_visible()
+    expect(page.get_by_role("link", name="hostile", exact=True)).to_be_visible()
     expect(page.get_by_role("link", name="foreign")).to_be_visible()
     visit(page, "/ui/runs/foreign/rollouts")
     expect(page.get_by_role("alert")).to_contain_text("rollouts.jsonl:2")
@@ -236,17 +236,17 @@ def test_a_collector_that_is_down_is_named_and_comes_back(page: Page, hostile: "
         page.goto("/ui/runs")
         expect(page.get_by_role("alert")).to_contain_text("The collector")
 
-    expect(page.get_by_role("link", name="hostile")).to_be_visible()
+    expect(page.get_by_role("link", name="hostile", exact=True)).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_lost_connection_is_told_and_what_was_seen_stays(page: Page, hostile: "Suite") -> None:
     page.goto("/ui/runs")
-    expect(page.get_by_role("link", name="hostile")).to_be_visible()
+    expect(page.get_by_role("link", name="hostile", exact=True)).to_be_visible()
 
     page.context.set_offline(True)
     expect(page.get_by_role("alert")).to_contain_text("The head does not answer")
-    expect(page.get_by_role("link", name="hostile")).to_be_visible()
+    expect(page.get_by_role("link", name="hostile", exact=True)).to_be_visible()
 
     page.context.set_offline(False)
     expect(page.get_by_role("alert")).to_have_count(0)
@@ -264,12 +264,12 @@ def test_a_wrong_token_is_refused_and_the_right_one_goes_on(fresh: Page, hostile
 
 def test_a_session_that_ended_leads_to_the_login_and_back(page: Page, hostile: "Suite") -> None:
     page.goto("/ui/runs")
-    expect(page.get_by_role("link", name="hostile")).to_be_visible()
+    expect(page.get_by_role("link", name="hostile", exact=True)).to_be_visible()
     page.context.clear_cookies()
 
     expect(page.get_by_text("Your session has ended")).to_be_visible()
     hostile.log_in(page)
-    expect(page.get_by_role("link", name="hostile")).to_be_visible()
+    expect(page.get_by_role("link", name="hostile", exact=True)).to_be_visible()
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_label("Token")).to_be_visible()
 
@@ -295,7 +295,7 @@ def test_another_site_can_neither_read_nor_act_nor_frame(page: Page, hostile: "S
     )
     assert tried == ["refused"] * 4
     page.goto("/ui/runs")
-    expect(page.get_by_role("link", name="hostile")).to_be_visible()  # still logged in
+    expect(page.get_by_role("link", name="hostile", exact=True)).to_be_visible()  # still logged in
 
 
 def test_100_000_rollouts_are_scrolled_sorted_and_filtered(page: Page, hostile: "Suite") -> None:

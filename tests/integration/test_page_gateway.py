@@ -40,7 +40,10 @@ async def test_the_gateway_answers_what_the_profiler_answers(serve: Serve, tmp_p
         )
         (tmp_path / "run-1").mkdir()
         headers = {"origin": head_url, "sec-fetch-site": "same-origin"}
-        async with serve(create_profiler(settings), port=port), httpx.AsyncClient(base_url=head_url) as browser:
+        async with (
+            serve(create_profiler(settings), port=port),
+            httpx.AsyncClient(base_url=head_url, timeout=60) as browser,
+        ):
             assert (await browser.post("/login", json={"token": "token"}, headers=headers)).status_code == 204
             async with asyncio.timeout(15):
                 while not (await browser.get("/api/head/v1/services")).json()["services"]:  # noqa: ASYNC110

@@ -35,10 +35,14 @@ class Rollouts:
             InputError: the filter or the column is wrong, or a file is damaged.
             DeadlineError: the search for a text took too long.
         """
+        index = self._index(run_id)
         from rollmill_services.profiler.rollout_index import Asked
 
-        asked = Asked(filter, sort, text)
-        return {"run_id": run_id, "offset": offset, **self._index(run_id).page(asked, offset=offset, limit=limit)}
+        return {
+            "run_id": run_id,
+            "offset": offset,
+            **index.page(Asked(filter, sort, text), offset=offset, limit=limit),
+        }
 
     def rollout(self, run_id: str, task: int, repeat: int) -> JsonObject:
         """Return one rollout, see `RolloutIndex.rollout`.
@@ -57,16 +61,17 @@ class Rollouts:
             RunNotFoundError: there is no such run, or it was never started.
             InputError: a file is damaged.
         """
+        run = self._index(run_id).finished()
         from rollmill_services.profiler.timeline import timeline
 
-        return {"run_id": run_id, **timeline(self._index(run_id).finished(), buckets=buckets, agent=agent)}
+        return {"run_id": run_id, **timeline(run, buckets=buckets, agent=agent)}
 
     def _index(self, run_id: str) -> "RolloutIndex":
-        from rollmill_services.profiler.rollout_index import RolloutIndex
-
         files = self._store.files(run_id)
         if not files.manifest.is_file():
             raise RunNotFoundError(f"the run {run_id!r} was never started", run_id=run_id)
+        from rollmill_services.profiler.rollout_index import RolloutIndex
+
         with self._lock:
             index = self._followed.pop(files, None) or RolloutIndex(files)
             self._followed[files] = index

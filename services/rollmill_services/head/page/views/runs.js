@@ -36,7 +36,7 @@ export function Runs() {
 /** The last run before this one with the same agents: what its mean is read against. */
 function alike(run, older) {
   const agents = (one) => Object.keys(one.agents).sort().join("\n");
-  return older.find((one) => one.completed && agents(one) === agents(run))?.run_id;
+  return agents(run) && older.find((one) => one.completed && agents(one) === agents(run))?.run_id;
 }
 
 function Row({ run, before }) {
