@@ -8,7 +8,7 @@ from http.cookies import CookieError, SimpleCookie
 
 import structlog
 
-from rollmill.client.services import CLOSE_WITH_VERIFY_HEADER
+from rollmill.client.services import CLOSE_WITH_VERIFY_HEADER, ModelClient
 from rollmill.context import SESSION_HEADER
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
@@ -18,6 +18,7 @@ from rollmill.server.aggregation import aggregate_route
 from rollmill.server.app import ServiceApp, build_app
 from rollmill.server.background import background
 from rollmill.server.calls import Answer, Call, HotRoute, RawHeaders, json_answer
+from rollmill.server.episode import upstream
 from rollmill.server.identity import class_identity
 from rollmill.server.resources import Resources
 from rollmill.server.runtime import Runtime
@@ -87,7 +88,8 @@ class _Host:
         return routes + [self._tool_route(tool) for tool in self._tools.values()]
 
     @asynccontextmanager
-    async def _lifespan(self, _: Runtime) -> AsyncIterator[None]:
+    async def _lifespan(self, runtime: Runtime) -> AsyncIterator[None]:
+        self._resources.models = _RemoteModels(ModelClient(runtime.client))
         await self._resources.startup()
         try:
             async with background(self._reap(), name="session-reaper"):
@@ -205,6 +207,17 @@ class _Host:
             for session in self._sessions.take_idle():
                 log.info("session_reaped", session=session.id)
                 await self._end(session)
+
+
+class _RemoteModels:
+    """`Models` that are services."""
+
+    def __init__(self, client: ModelClient) -> None:
+        self._client = client
+
+    async def respond(self, name: str, request: JsonObject) -> JsonObject:
+        with upstream("model"):
+            return await self._client.respond(name, request)
 
 
 def _overrides(resources: Resources, hook: str) -> bool:
