@@ -2,6 +2,9 @@
 
 The server sets it when a call arrives, the client sends it on with every call made meanwhile. It is the one
 context variable of the code base, because it must cross the author's code without appearing in it.
+
+Between processes a deadline is a Unix time; within one it is a moment of the monotonic clock, so that a wall clock that
+is set while calls are in flight ends none of them early and lets none go on too long.
 """
 
 import time
@@ -23,14 +26,14 @@ class CallContext:
 
     request_id: str = ""
     deadline: float | None = None
-    """Unix time in seconds after which nobody waits for the answer."""
+    """When nobody waits for the answer any more, in seconds of this process's monotonic clock."""
     traceparent: str = ""
 
     def sooner(self, timeout_seconds: float | None) -> "CallContext":
         """Return a context whose deadline is at most `timeout_seconds` from now."""
         if timeout_seconds is None:
             return self
-        limit = time.time() + timeout_seconds
+        limit = time.monotonic() + timeout_seconds
         if self.deadline is not None and self.deadline <= limit:
             return self
         return replace(self, deadline=limit)
@@ -43,10 +46,20 @@ class CallContext:
         """
         if self.deadline is None:
             return None
-        left = self.deadline - time.time()
+        left = self.deadline - time.monotonic()
         if left <= 0:
             raise DeadlineError("the deadline of this call has passed")
         return left
+
+
+def from_unix(deadline: float) -> float:
+    """Turn a Unix time into seconds of this process's monotonic clock."""
+    return time.monotonic() + (deadline - time.time())
+
+
+def to_unix(deadline: float) -> float:
+    """Turn seconds of this process's monotonic clock into a Unix time."""
+    return time.time() + (deadline - time.monotonic())
 
 
 _current: ContextVar[CallContext] = ContextVar("rollmill_call", default=CallContext())  # noqa: B039 (frozen)

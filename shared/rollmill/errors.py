@@ -5,7 +5,7 @@ An error knows its HTTP status and its problem type. The server turns it into `a
 processes.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rollmill.contracts.json import JsonObject, JsonValue
 
@@ -152,6 +152,11 @@ class DeadlineError(RollmillError):
     """The deadline of the call passed before the answer was there."""
 
     slug, title, status = "deadline-passed", "Deadline passed", 504
+
+
+REFUSED: Final = "refused"
+"""Extension of a `DeadlineError`: the call arrived too late, and nothing was done about it. A caller that has time left
+knows then that a clock was set meanwhile."""
 
 
 class UpstreamTimeoutError(DeadlineError):

@@ -148,9 +148,9 @@ async def settled(client: AsyncCollectorClient, count: int) -> RunStatus:
     return status
 
 
-async def finished(client: AsyncCollectorClient) -> RunStatus:
+async def finished(client: AsyncCollectorClient, state: str = "finished") -> RunStatus:
     async with asyncio.timeout(20):
-        while (status := await client.status("a")).state != "finished":  # noqa: ASYNC110 (the service is asked, as its users do)
+        while (status := await client.status("a")).state != state:  # noqa: ASYNC110 (the service is asked, as its users do)
             await asyncio.sleep(0.01)
     return status
 
@@ -361,6 +361,23 @@ async def test_posting_a_stopped_run_with_resume_goes_on_with_the_new_concurrenc
     assert (await collector.start(request(resume=True, concurrency=3))).concurrency == 3
     bench.desk.let(4)
     assert (await finished(collector)).completed == 4
+
+
+async def test_a_run_stopped_by_its_budget_goes_on_with_a_larger_one_and_the_next_service_knows_it(
+    collector: AsyncCollectorClient, bench: Bench
+) -> None:
+    await collector.start(request(6, concurrency=1, max_wall_seconds=0.001))
+    stopped = await finished(collector, "stopped")
+    assert (stopped.state, stopped.budget.max_wall_seconds) == ("stopped", 0.001)
+    assert "seconds at work" in stopped.error
+    assert state_on_disk(bench) == "stopped"
+
+    await collector.resume("a")  # the same budget
+    assert (await finished(collector, "stopped")).completed < 6
+    await collector.start(request(6, concurrency=1, max_wall_seconds=600, resume=True))
+    status = await finished(collector)
+    assert (status.state, status.completed, status.budget.max_wall_seconds) == ("finished", 6, 600)
+    assert loads((bench.data_dir / "a" / "request.json").read_bytes())["request"]["max_wall_seconds"] == 600
 
 
 async def test_a_run_whose_service_stops_is_interrupted_and_the_next_service_goes_on(

@@ -11,10 +11,12 @@ from rollmill.artifacts.writer import write_atomically
 from rollmill.collection.collector import CollectionPlan
 from rollmill.collection.prompts import parse_prompt
 from rollmill.contracts.json import canonical, dumps, loads
-from rollmill.contracts.runs import RunOptions, RunRequest, RunStatus
+from rollmill.contracts.runs import RunBudget, RunOptions, RunRequest, RunStatus
 from rollmill.errors import ConflictError, InputError, RunNotFoundError
 
-_NOT_CONTENT = {"id", "name", "resume", "concurrency", "timeout_seconds", "rows"}
+CHANGEABLE = {"concurrency", "timeout_seconds", *RunBudget.model_fields}
+"""Fields that a request to go on with a run may change."""
+_NOT_CONTENT = {"id", "name", "resume", "rows", *CHANGEABLE}
 """Fields that may differ between two requests for the same run; rows count by their own digest."""
 
 
@@ -58,8 +60,17 @@ class RunFolder:
         else:
             rows = b"".join(dumps(row) + b"\n" for row in request.rows or ())
             write_atomically(self._input, uploaded if uploaded is not None else rows)
+        self._keep(request, _digest(request, uploaded))
+
+    def change(self, request: RunRequest) -> RunRequest:
+        """Take over what a request to go on with this run may change, so that a restart of the service knows it too."""
+        changed = self.request().model_copy(update=request.model_dump(include=CHANGEABLE))
+        self._keep(changed, loads(self._request.read_bytes())["digest"])
+        return changed
+
+    def _keep(self, request: RunRequest, digest: str) -> None:
         kept = request.model_dump(mode="json", exclude={"rows", "resume"}) | {"id": self.run_id}
-        write_atomically(self._request, dumps({"request": kept, "digest": _digest(request, uploaded)}))
+        write_atomically(self._request, dumps({"request": kept, "digest": digest}))
 
     def check_same(self, request: RunRequest, uploaded: bytes | None) -> None:
         """Refuse a request under this run's id that asks for something else.

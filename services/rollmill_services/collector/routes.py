@@ -70,7 +70,7 @@ async def pause(run_id: str, runs: RunsDep) -> RunStatus:
 
 @router.post("/v1/runs/{run_id}/resume", responses=problems(404, 409, 429))
 async def resume(run_id: str, runs: RunsDep) -> RunStatus:
-    """Go on with a paused, interrupted, cancelled or failed run."""
+    """Go on with a paused, interrupted, stopped, cancelled or failed run."""
     return await runs.resume(run_id)
 
 

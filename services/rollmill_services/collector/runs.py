@@ -9,9 +9,9 @@ import structlog
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.manifest import read_manifest
 from rollmill.artifacts.run_store import RunStore
+from rollmill.client.file_limit import check_file_limit, raise_file_limit
 from rollmill.client.service_client import ServiceClient
 from rollmill.collection.collector import Collector
-from rollmill.contracts.json import JsonObject
 from rollmill.contracts.runs import RunRequest, RunStatus
 from rollmill.errors import (
     ConflictError,
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 RECOVERY_ATTEMPTS = 12
 RECOVERY_CAP_SECONDS = 30.0
-_STOPPED = ("interrupted", "cancelled", "failed")
+_STOPPED = ("interrupted", "stopped", "cancelled", "failed")
 
 
 class TooManyRunsError(OverloadedError):
@@ -164,7 +164,7 @@ class Runs:
         return self.status(run_id)
 
     async def resume(self, run_id: str) -> RunStatus:
-        """Go on with a paused run, or start an interrupted, cancelled or failed one again where it stopped."""
+        """Go on with a paused run, or start an interrupted, stopped, cancelled or failed one again where it stopped."""
         async with self._lock(run_id):
             active = self._active.get(run_id)
             if active is not None and not active.done:
@@ -177,8 +177,10 @@ class Runs:
         """Change the number of rollouts in flight.
 
         Raises:
+            ConfigError: this process may not have as many open files.
             ConflictError: the run is not at work.
         """
+        check_file_limit(concurrency, raise_file_limit())
         self._at_work(run_id).collector.set_concurrency(concurrency)
         return self.status(run_id)
 
@@ -229,17 +231,19 @@ class Runs:
         """Start a run again that stands still, if that is asked for or if it was accepted but never begun."""
         begun = folder.run_id in self._active or folder.files.manifest.exists()
         if not begun or (request.resume and self.status(folder.run_id).state in _STOPPED):
-            changes = request.model_dump(include={"concurrency", "timeout_seconds"})
-            await self._start_again(folder, changes)
+            await self._start_again(folder, request)
 
-    async def _start_again(self, folder: RunFolder, changes: JsonObject | None = None) -> None:
+    async def _start_again(self, folder: RunFolder, change: RunRequest | None = None) -> None:
         if not folder.exists():
             raise ConflictError(f"the run {folder.run_id!r} was not started here; go on with it where it was")
         with self._place(folder.run_id):
-            request = await asyncio.to_thread(folder.request)
-            await self._start(folder, request.model_copy(update=changes))
+            request = (
+                await asyncio.to_thread(folder.change, change) if change else await asyncio.to_thread(folder.request)
+            )
+            await self._start(folder, request)
 
     async def _start(self, folder: RunFolder, request: RunRequest) -> None:
+        check_file_limit(request.concurrency, raise_file_limit())
         plan = await asyncio.to_thread(folder.plan, request, self._topology_digest)
         collector = Collector(plan, self._client, on_commit=lambda: run.notify())
         run = ActiveRun(folder, collector)

@@ -5,7 +5,7 @@ from pydantic import Field, ValidationError
 
 from rollmill._version import __version__
 from rollmill.artifacts.writer import write_atomically
-from rollmill.contracts.runs import AgentProgress, RunState, RunStatus
+from rollmill.contracts.runs import AgentProgress, RunBudget, RunState, RunStatus
 from rollmill.contracts.wire import WireModel
 from rollmill.errors import ConflictError, InputError
 
@@ -75,12 +75,18 @@ class Manifest(WireModel):
     updated_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     state: RunState = "running"
     error: str = ""
-    """Why the run failed, when it did."""
+    """Why the run failed or was stopped, when it was."""
     input_path: str = ""
     digests: Digests
     counts: Counts = Counts()
     mean_reward: float | None = None
     agents: dict[str, AgentProgress] = Field(default_factory=dict)
+    tokens: int = 0
+    """Tokens that the run used so far."""
+    wall_seconds: float = 0.0
+    """How long the run was at work, all its sessions together."""
+    budget: RunBudget = RunBudget()
+    """Limits of the last session."""
     verifiers: dict[str, Verifier] = Field(default_factory=dict)
     """By agent."""
     scoring: dict[str, Scoring] = Field(default_factory=dict)
@@ -104,6 +110,9 @@ class Manifest(WireModel):
             failed=self.counts.failed,
             mean_reward=self.mean_reward,
             agents=self.agents,
+            tokens=self.tokens,
+            wall_seconds=self.wall_seconds,
+            budget=self.budget,
         )
 
     def write(self, path: Path) -> None:

@@ -1,12 +1,11 @@
 """What is done about files that are already where a run is to be written."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.manifest import Manifest, read_manifest
-from rollmill.artifacts.writer import open_for_append
+from rollmill.artifacts.writer import close_appended, open_for_append
 from rollmill.errors import ConflictError, InputError
 
 
@@ -28,6 +27,7 @@ def run_to_go_on_with(files: RunFiles, *, resume: bool, overwrite: bool) -> Mani
     Raises:
         ConflictError: there is a run, and it is neither to be resumed nor to be replaced; or another process is
             writing it; or it has no manifest.
+        InputError: its manifest is not one.
     """
     present = _present(files)
     if overwrite or not present:
@@ -37,7 +37,10 @@ def run_to_go_on_with(files: RunFiles, *, resume: bool, overwrite: bool) -> Mani
         raise ConflictError(
             f"{present[0]} exists; go on with it (--resume), replace it (--overwrite), or choose another output"
         )
-    manifest = read_manifest(files.manifest)
+    try:
+        manifest = read_manifest(files.manifest)
+    except InputError as error:
+        raise InputError(f"{error.detail}; bring back a whole one, or replace the run (--overwrite)") from None
     if manifest is None:
         raise ConflictError(
             f"{files.manifest} is missing, so nobody can tell which run {present[0].name} belongs to; "
@@ -59,10 +62,11 @@ def make_way(files: RunFiles, *, overwrite: bool) -> None:
         raise ConflictError(f"{present[0]} exists; replace it (--overwrite), or choose another output")
     fd, _ = open_for_append(files.rollouts)
     try:
-        for path in present:
+        # The locked one goes last: once it is gone, another process may begin a run of its own here.
+        for path in [*(path for path in present if path != files.rollouts), files.rollouts]:
             path.unlink(missing_ok=True)
     finally:
-        os.close(fd)
+        close_appended(files.rollouts, fd)
 
 
 def _present(files: RunFiles) -> list[Path]:

@@ -27,6 +27,7 @@ def read_progress(
     *,
     max_attempts: int,
     on_rollout: Callable[[Row], None] = lambda row: None,
+    on_failed_attempt: Callable[[Row], None] = lambda row: None,
     on_given_up: Callable[[Row], None] = lambda row: None,
 ) -> Progress:
     """Read how far a run got.
@@ -35,6 +36,7 @@ def read_progress(
         files: the run's files; missing ones count as empty, torn last lines do not count.
         max_attempts: a rollout with as many failed attempts is given up on.
         on_rollout: called with each completed rollout.
+        on_failed_attempt: called with each line of the failures file.
         on_given_up: called with the last failure of each rollout that was given up on.
 
     Raises:
@@ -48,6 +50,7 @@ def read_progress(
                 on_rollout(row)
     if files.failures.exists():
         for number, row in enumerate(read_rollouts(files.failures), start=1):
+            on_failed_attempt(row)
             if _gives_up(progress, _key(files.failures, row, number), row, max_attempts):
                 on_given_up(row)
     return progress

@@ -12,6 +12,7 @@ from typing import BinaryIO, Self
 
 import structlog
 
+from rollmill.artifacts.owner import forget_owner, note_owner, owner_of
 from rollmill.artifacts.reader import whole_lines_size
 from rollmill.errors import ConflictError, RollmillError
 
@@ -73,7 +74,7 @@ class JsonlWriter:
         except asyncio.CancelledError:  # the thread cannot be stopped, and what it opens holds the lock
             await asyncio.wait([opening])
             if opening.exception() is None:
-                os.close(opening.result()[0])
+                close_appended(self.path, opening.result()[0])
             raise
         self._task = asyncio.create_task(self._commit_loop(), name=f"commit {self.path.name}")
         return self
@@ -101,7 +102,7 @@ class JsonlWriter:
             await asyncio.wait([self._task])
         if self._writing is not None:  # a thread may still be at it when a cancellation came
             await asyncio.wait([self._writing])
-        os.close(self._fd)
+        close_appended(self.path, self._fd)
 
     async def append(self, line: bytes) -> None:
         """Queue one line, given without its newline.
@@ -200,15 +201,32 @@ def open_for_append(path: Path) -> tuple[int, int]:
         raise StorageError(f"{path}: {error.strerror}") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_still_at(path, fd):
+            raise BlockingIOError  # who replaced it meanwhile writes the one that is there now
+        note_owner(path)
         size = whole_lines_size(path)
         os.ftruncate(fd, size)
     except BlockingIOError:
         os.close(fd)
-        raise ConflictError(f"{path}: another process is writing this file") from None
+        raise ConflictError(f"{path}: {owner_of(path)} is writing this file; wait for it, or end it") from None
     except OSError as error:
         os.close(fd)
         raise StorageError(f"{path}: {error.strerror}") from None
     return fd, size
+
+
+def close_appended(path: Path, fd: int) -> None:
+    """Close a file that `open_for_append` opened: its lock goes with it."""
+    forget_owner(path)
+    os.close(fd)
+
+
+def _is_still_at(path: Path, fd: int) -> bool:
+    """Say whether an open file is the one that its path names, and not one that was deleted after it was opened."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:

@@ -14,6 +14,7 @@ _INPUTS = "What to run"
 _OUTPUT = "Where to"
 _SAMPLING = "Request parameters"
 _LIMITS = "Limits"
+_BUDGET = "Budget of the whole run"
 
 
 def collect(  # noqa: PLR0913 (one parameter for each option of the command)
@@ -99,6 +100,18 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
         float | None,
         typer.Option(min=0, max=1, help="Also stop when this share of the rollouts failed.", rich_help_panel=_LIMITS),
     ] = None,
+    max_tokens_total: Annotated[
+        int | None, typer.Option(min=1, help="Stop when so many tokens were used.", rich_help_panel=_BUDGET)
+    ] = None,
+    max_wall: Annotated[
+        float | None, typer.Option(min=0.001, help="Stop after so many seconds at work.", rich_help_panel=_BUDGET)
+    ] = None,
+    max_failures: Annotated[
+        int | None, typer.Option(min=1, help="Stop when so many rollouts failed for good.", rich_help_panel=_BUDGET)
+    ] = None,
+    stop_grace: Annotated[
+        float, typer.Option(min=0, help="Seconds for the rollouts in flight then.", rich_help_panel=_BUDGET)
+    ] = 60,
 ) -> None:
     """Run tasks through their agents and write graded rollouts. Ctrl-C stops cleanly; --resume goes on."""
     from rollmill.cli.collecting import Source, run_collection
@@ -120,6 +133,10 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
         fail_fast_count=fail_fast_count,
         fail_fast_share=fail_fast_share,
         aggregate=aggregate,
+        max_tokens_total=max_tokens_total,
+        max_wall_seconds=max_wall,
+        max_failures=max_failures,
+        stop_grace_seconds=stop_grace,
     )
     if resume and overwrite:
         raise typer.BadParameter("choose one of --resume and --overwrite")
@@ -129,5 +146,5 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
     source = Source(config=config, head=head, embedded=embedded, input=input_file, split=split)
     status = run_collection(source, output, options, prompt_config, resume=resume, overwrite=overwrite)
     export_collected(output, exporters, rollouts=export_rollouts)
-    if status.failed:
+    if status.failed or status.state == "stopped":
         raise typer.Exit(3)

@@ -101,6 +101,8 @@ def _tell(status: RunStatus, plan: CollectionPlan) -> None:
         mean = "-" if agent.mean_reward is None else f"{agent.mean_reward:.4f}"
         failed = f", {agent.failed} failed" if agent.failed else ""
         say(f"{name}: {agent.completed} of {agent.expected} rollouts{failed}, mean reward {mean}")
+    if status.state == "stopped":
+        say(status.error)
     if status.failed:
         failures = plan.output.with_name(f"{plan.output.stem}_failures.jsonl")
         reasons = ", ".join(f"{name} {count}x" for name, count in sorted(status.failures.items()))

@@ -2,19 +2,17 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
 
+from rollmill.client.breaker import Breaker
 from rollmill.client.transport import Transport
 from rollmill.contracts.services import Instance, ServiceList
 from rollmill.errors import RollmillError, ServiceNotFoundError
 
 log = structlog.get_logger(__name__)
-
-SUSPECT_SECONDS = 2.0
-"""A replica that could not be reached is passed over for this long, unless it is the only one."""
 
 
 @dataclass(eq=False, slots=True)
@@ -24,7 +22,7 @@ class Replica:
     info: Instance
     in_flight: int = 0
     """Calls that this process has open there."""
-    suspect_until: float = 0.0
+    breaker: Breaker = field(default_factory=Breaker)
 
     @property
     def url(self) -> str:
@@ -49,11 +47,11 @@ class Directory(Protocol):
         """Return every known instance of every service."""
 
     def suspect(self, replica: Replica) -> None:
-        """Note that a replica could not be reached."""
+        """Note that a replica could not be reached: what is known about the service may be out of date."""
 
 
-def choose(replicas: Sequence[Replica], *, avoid: Collection[str], now: float, rng: random.Random) -> Replica | None:
-    """Choose the less loaded of two random replicas that are ready, reachable and not to be avoided.
+def choose(replicas: Sequence[Replica], *, avoid: Collection[str], rng: random.Random) -> Replica | None:
+    """Choose the less loaded of two random replicas that are ready, not to be avoided, and whose breaker admits a call.
 
     When no replica is all of that, the conditions are dropped one by one: better a suspect replica than none.
     """
@@ -61,7 +59,7 @@ def choose(replicas: Sequence[Replica], *, avoid: Collection[str], now: float, r
         return replicas[0]
     ready = [r for r in replicas if r.info.state == "ready"] or list(replicas)
     wanted = [r for r in ready if r.info.instance not in avoid] or ready
-    good = [r for r in wanted if r.suspect_until <= now] or wanted
+    good = [r for r in wanted if r.breaker.admits] or [r for r in ready if r.breaker.admits] or wanted
     if not good:
         return None
     pair = rng.sample(good, 2) if len(good) > 1 else good
@@ -80,7 +78,7 @@ class StaticDirectory:
     async def pick(self, name: str, *, avoid: Collection[str] = ()) -> Replica:
         """See `Directory.pick`."""
         replicas = self._replicas.get(name, [])
-        chosen = choose(replicas, avoid=avoid, now=time.monotonic(), rng=self._rng) if replicas else None
+        chosen = choose(replicas, avoid=avoid, rng=self._rng) if replicas else None
         if chosen is None:
             raise _missing(name, self._replicas)
         return chosen
@@ -94,8 +92,7 @@ class StaticDirectory:
         return [replica.info for replicas in self._replicas.values() for replica in replicas]
 
     def suspect(self, replica: Replica) -> None:
-        """See `Directory.suspect`."""
-        replica.suspect_until = time.monotonic() + SUSPECT_SECONDS
+        """See `Directory.suspect`. The set is fixed: nothing to do."""
 
 
 class HeadDirectory:
@@ -136,7 +133,7 @@ class HeadDirectory:
         replicas = await self.replicas(name)
         if not replicas:
             replicas = await self._wait_for(name)
-        chosen = choose(replicas, avoid=avoid, now=self._clock(), rng=self._rng)
+        chosen = choose(replicas, avoid=avoid, rng=self._rng)
         if chosen is None:
             raise self._failure() or _missing(name, self._replicas)
         return chosen
@@ -161,8 +158,7 @@ class HeadDirectory:
         return [replica.info for replicas in self._replicas.values() for replica in replicas]
 
     def suspect(self, replica: Replica) -> None:
-        """See `Directory.suspect`. Also asks the head again soon."""
-        replica.suspect_until = self._clock() + SUSPECT_SECONDS
+        """See `Directory.suspect`. The head is asked again with the next call."""
         self._asked = float("-inf")
 
     async def aclose(self) -> None:
@@ -207,7 +203,7 @@ class HeadDirectory:
         known = {r.info.instance: r for replicas in self._replicas.values() for r in replicas}
         fresh: dict[str, list[Replica]] = {}
         for instance in instances:
-            replica = known.get(instance.instance) or Replica(instance)
+            replica = known.get(instance.instance) or Replica(instance, breaker=Breaker(clock=self._clock))
             replica.info = instance
             fresh.setdefault(instance.name, []).append(replica)
         self._replicas = fresh

@@ -21,7 +21,7 @@ class HttpTransport:
     Args:
         connect_timeout_seconds: longest wait for a TCP connection.
         max_connections: connections open at once, 0 for no limit of its own.
-        max_body_bytes: a larger answer is an error, not a full memory.
+        max_body_bytes: a larger answer is an error, not a full memory; services take no larger body either.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class HttpTransport:
         *,
         connect_timeout_seconds: float = 5.0,
         max_connections: int = 0,
-        max_body_bytes: int = 256 * 1024 * 1024,
+        max_body_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self._connect_timeout = connect_timeout_seconds
         self._max_connections = max_connections
@@ -77,13 +77,14 @@ class HttpTransport:
         if length is not None and length <= self._max_body_bytes:
             return await response.read()
         chunks: list[bytes] = []
-        size = 0
-        async for chunk in response.content.iter_any():
+        size = length or 0  # one that says beforehand that it is too large is not read
+        while size <= self._max_body_bytes:
+            chunk = await response.content.readany()
+            if not chunk:
+                return b"".join(chunks)
             chunks.append(chunk)
             size += len(chunk)
-            if size > self._max_body_bytes:
-                raise UpstreamError(f"the answer is larger than {self._max_body_bytes} bytes", retryable=False)
-        return b"".join(chunks)
+        raise UpstreamError(f"the answer is larger than {self._max_body_bytes} bytes", retryable=False)
 
     def _url(self, url: str) -> URL:
         known = self._urls.get(url)

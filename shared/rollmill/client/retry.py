@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rollmill.errors import ConnectError, ConnectionLostError, OverloadedError, RollmillError
+from rollmill.errors import REFUSED, ConnectError, ConnectionLostError, OverloadedError, RollmillError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,10 @@ def retry_delay(
 ) -> float | None:
     """Decide whether the same call may be sent again, and after how long. A pure function.
 
-    Only what cannot have been processed is sent again blindly: a failed connect, or a refusal for overload. A
-    connection that broke later is retried only under an idempotency key, which the server honours. Failures that
-    a service reports about itself are the caller's to judge.
+    Only what cannot have been processed is sent again blindly: a failed connect, or a refusal, for overload or because
+    the call arrived after its deadline (a caller whose own time is up does not ask). A connection that broke later is
+    retried only under an idempotency key, which the server honours. Failures that a service reports about itself are
+    the caller's to judge.
 
     Args:
         error: why the last attempt failed.
@@ -44,8 +45,8 @@ def retry_delay(
     if attempt >= policy.max_attempts:
         return None
     # A refusal that names a boundary was passed on by a service that had begun to work: not a refusal of this call.
-    refused = isinstance(error, OverloadedError) and "boundary" not in error.extensions
-    safe = refused or isinstance(error, ConnectError)
+    refused = isinstance(error, OverloadedError) or REFUSED in error.extensions
+    safe = (refused and "boundary" not in error.extensions) or isinstance(error, ConnectError)
     if not safe and not (has_key and isinstance(error, ConnectionLostError)):
         return None
     if error.extensions.get("retryable") is False:

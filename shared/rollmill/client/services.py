@@ -66,9 +66,8 @@ class ResourcesClient:
         self._client = client
 
     async def seed(self, name: str, row: Row) -> ResourcesSession:
-        """Open a session for a task on the least loaded replica."""
-        replica = await self._client.directory.pick(name)
-        reply = await self._client.call(name, "/seed_session", dumps(row), replica=replica)
+        """Open a session for a task on a lightly loaded replica, another one if that refuses or cannot be reached."""
+        replica, reply = await self._client.place(name, "/seed_session", dumps(row))
         return ResourcesSession(replica, _session_headers(reply))
 
     async def call_tool(self, session: ResourcesSession, tool: str, arguments: JsonObject, *, key: str) -> str:

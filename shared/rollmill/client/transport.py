@@ -78,7 +78,7 @@ def reply_error(status: int, headers: Mapping[str, str], body: bytes) -> Rollmil
         except ValueError:
             problem = None
     if not isinstance(problem, dict):
-        problem = {"detail": f"HTTP {status}: {excerpt(body)}"}
+        problem = {"detail": f"HTTP {status}: {_redirect(headers) or excerpt(body)}"}
     error = from_problem(problem, status)
     if type(error) is UpstreamError:
         error.extensions.setdefault("upstream_status", status)
@@ -86,6 +86,15 @@ def reply_error(status: int, headers: Mapping[str, str], body: bytes) -> Rollmil
     if wait and wait.replace(".", "", 1).isdigit():
         error.extensions.setdefault("retry_after", float(wait))
     return error
+
+
+def _redirect(headers: Mapping[str, str]) -> str:
+    place = headers.get("location")
+    if not place:
+        return ""
+    return (
+        f"a redirect to {excerpt(place.encode())}, which is not followed; services must register the URL that answers"
+    )
 
 
 def excerpt(body: bytes, limit: int = 200) -> str:

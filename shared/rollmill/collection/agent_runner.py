@@ -36,7 +36,7 @@ class AgentRunner:
             reply = await self._agents.run(assignment.agent, body, key=key, timeout=self._timeout)
         except RollmillError as error:
             return failed_by(error)
-        outcome = read_outcome(assignment, reply.body)
+        outcome = read_outcome(assignment, reply.body, attempt=attempt)
         if isinstance(outcome, Failed):
             return outcome
         return timed(outcome, seconds=time.monotonic() - began, started_at=started_at, attempt=attempt)

@@ -18,19 +18,21 @@ from rollmill.artifacts.writer import JsonlWriter, StorageError
 from rollmill.client.service_client import ServiceClient
 from rollmill.collection.agent_runner import AgentRunner
 from rollmill.collection.aggregation import aggregate_run
+from rollmill.collection.budget import BudgetWatch
 from rollmill.collection.dispatcher import Dispatcher
 from rollmill.collection.expansion import Expansion, Survey, expand, survey
 from rollmill.collection.fail_fast import FailFast
+from rollmill.collection.file_sink import FileSink
 from rollmill.collection.grading import grading_of
 from rollmill.collection.limiter import Limiter
 from rollmill.collection.metrics_file import MetricsFile, complete_metrics_file
-from rollmill.collection.outcomes import Assignment, Completed, Failed, failure_line
+from rollmill.collection.outcomes import Assignment
 from rollmill.collection.prompts import PromptConfig
 from rollmill.collection.stats import RunStats
 from rollmill.contracts import rows
 from rollmill.contracts.json import canonical, dumps
-from rollmill.contracts.rows import Row, agent_name, row_key
-from rollmill.contracts.runs import RunOptions, RunState, RunStatus
+from rollmill.contracts.rows import Row, agent_name, row_key, tokens_used
+from rollmill.contracts.runs import RunBudget, RunOptions, RunState, RunStatus
 from rollmill.errors import ConflictError, InputError, ServiceNotFoundError
 from rollmill.ids import new_run_id
 
@@ -70,7 +72,7 @@ class Collector:
     ) -> None:
         self.files = RunFiles.at(plan.output)
         self.run_id = plan.run_id or new_run_id(plan.output.stem)
-        self.stats = RunStats(self.run_id)
+        self.stats = RunStats(self.run_id, budget=_budget(plan.options))
         self.warnings: list[str] = []
         self._plan = plan
         self._client = client
@@ -103,6 +105,7 @@ class Collector:
             check_same_run(old.digests, digests, self.files.manifest)
             self.run_id = self.stats.run_id = old.run_id
             self.stats.created_at = old.created_at
+            self.stats.earlier_seconds = old.wall_seconds
             self._progress_sizes = await asyncio.to_thread(self._sizes)
             self._progress = await asyncio.to_thread(self._read_progress)
         grading = await grading_of(found.rollouts, self._client.directory)
@@ -116,7 +119,7 @@ class Collector:
         )
 
     async def run(self) -> RunStatus:
-        """Settle every rollout, aggregate, and seal the manifest.
+        """Settle every rollout, or as many as the budget allows, aggregate, and seal the manifest.
 
         Raises:
             RollmillError: the run itself failed (storage, metrics), not some rollout.
@@ -126,7 +129,7 @@ class Collector:
             await self.prepare()
         self.stats.start()
         try:
-            await self._collect()
+            stopped = await self._collect()
             await complete_metrics_file(self.files)
             if self._plan.options.aggregate:
                 await self._aggregate()
@@ -140,7 +143,7 @@ class Collector:
         except Exception as error:
             await self._seal("failed", str(error) or type(error).__name__)
             raise
-        await self._seal("finished")
+        await self._seal("stopped" if stopped else "finished", stopped)
         return self.status()
 
     async def cancelled_before_start(self) -> None:
@@ -195,15 +198,21 @@ class Collector:
         def earlier(row: Row) -> None:
             reward = row.get(rows.REWARD)
             self.stats.completed(agent_name(row) or "", float(reward or 0.0), earlier=True)
+            spent(row)
+
+        def spent(row: Row) -> None:
+            self.stats.tokens += tokens_used(row)
 
         return read_progress(
             self.files,
             max_attempts=self._plan.options.max_attempts,
             on_rollout=earlier,
+            on_failed_attempt=spent,
             on_given_up=lambda row: self.stats.failed(agent_name(row) or "", earlier=True),
         )
 
-    async def _collect(self) -> None:
+    async def _collect(self) -> str:
+        """Run what is not settled; return why the budget left some of it, empty when all is settled."""
         options = self._plan.options
         runner = AgentRunner(self._client, run_id=self.run_id, timeout_seconds=options.timeout_seconds)
         async with AsyncExitStack() as stack:
@@ -215,13 +224,15 @@ class Collector:
             metrics = MetricsFile(self.files, earlier=self._progress.completed)
             stack.push_async_callback(metrics.stop)
             fail_fast = FailFast(count=options.fail_fast_count, share=options.fail_fast_share)
-            sink = _FileSink(writers[0], writers[1], self.stats, fail_fast)
+            watch = BudgetWatch(self.stats, lambda: dispatcher.stop())
+            sink = FileSink(writers[0], writers[1], self.stats, fail_fast, watch.check)
             self._dispatcher = dispatcher = Dispatcher(
                 runner,
                 sink,
                 self._limiter,
                 max_attempts=options.max_attempts,
                 earlier_attempts=self._progress.attempts,
+                grace_seconds=options.stop_grace_seconds,
             )
             ended = asyncio.Event()
             ticker = asyncio.create_task(
@@ -229,11 +240,13 @@ class Collector:
             )
             try:
                 async with aclosing(self._assignments(writers[2])) as assignments:
-                    await dispatcher.run(assignments)
+                    with watch:
+                        await dispatcher.run(assignments)
             finally:
                 self._dispatcher = None
                 ended.set()  # not cancelled: a thread that is writing the manifest must not meet the one that seals it
                 await asyncio.wait([ticker])
+            return watch.reason if self.stats.left else ""
 
     async def _take_over(self) -> None:
         """Become the run's owner, now that its files are locked.
@@ -275,21 +288,22 @@ class Collector:
                 then()
 
     async def _seal(self, state: RunState, error: str = "") -> None:
-        if state == "finished" and self._owned:
-            await self._seal_finished()
+        if state in ("finished", "stopped") and self._owned:
+            await self._seal_ended(state, error)
             return
         self.stats.stop(state, error)
         if self._owned:  # else the manifest on disk is that of another process, or of the run as it was left
             await self._try_to_write_manifest(state)
 
-    async def _seal_finished(self) -> None:
-        """Nobody is told that the run is finished before its manifest says so."""
+    async def _seal_ended(self, state: RunState, reason: str) -> None:
+        """Nobody is told that the run has ended before its manifest says so."""
+        self.stats.error = reason
         try:
-            await self._write_manifest("finished")
+            await self._write_manifest(state)
         except StorageError as error:
             self.stats.stop("failed", str(error))
             raise
-        self.stats.stop("finished")
+        self.stats.stop(state, reason)
 
     async def _try_to_write_manifest(self, state: RunState) -> None:
         """Write it when something else matters more: the run that goes on, or the error that ended it."""
@@ -309,31 +323,11 @@ class Collector:
             "counts": counts,
             "mean_reward": status.mean_reward,
             "agents": status.agents,
+            "tokens": status.tokens,
+            "wall_seconds": status.wall_seconds,
+            "budget": status.budget,
         }
         await asyncio.to_thread(self._manifest.model_copy(update=change).write, self.files.manifest)
-
-
-class _FileSink:
-    """Writes outcomes to the run's files and counts them."""
-
-    def __init__(self, rollouts: JsonlWriter, failures: JsonlWriter, stats: RunStats, fail_fast: FailFast) -> None:
-        self._rollouts = rollouts
-        self._failures = failures
-        self._stats = stats
-        self._fail_fast = fail_fast
-
-    async def completed(self, assignment: Assignment, outcome: Completed) -> None:
-        await self._rollouts.append(outcome.line)
-        self._stats.completed(assignment.agent, outcome.reward)
-        self._fail_fast.completed()
-
-    async def attempt_failed(self, assignment: Assignment, attempt: int, failed: Failed, *, given_up: bool) -> None:
-        self._stats.attempt_failed(failed.failure.boundary, failed.failure.type)
-        if failed.persist:
-            await self._failures.append(failure_line(assignment, attempt, failed))
-        if given_up:
-            self._stats.failed(assignment.agent)
-        self._fail_fast.attempt_failed(failed.failure, given_up=given_up)
 
 
 def _expansion(plan: CollectionPlan) -> Expansion:
@@ -346,6 +340,10 @@ def _expansion(plan: CollectionPlan) -> Expansion:
         overrides=options.overrides(),
         prompt=plan.prompt,
     )
+
+
+def _budget(options: RunOptions) -> RunBudget:
+    return RunBudget.model_validate(options.model_dump(include=set(RunBudget.model_fields)))
 
 
 def _digests(plan: CollectionPlan, expansion: Expansion, found: Survey) -> Digests:

@@ -4,7 +4,7 @@ import asyncio
 class Limiter:
     """Slots for rollouts in flight, whose number can change, or be withheld by a pause, while they are used.
 
-    Made for one task that acquires and many that release.
+    Made for one task that takes slots and waits for changes, and many that give slots back.
 
     Args:
         limit: slots, >= 1.
@@ -13,7 +13,7 @@ class Limiter:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._paused = False
-        self._free = asyncio.Event()
+        self._changed = asyncio.Event()
         self.in_use = 0
 
     @property
@@ -26,24 +26,35 @@ class Limiter:
         """Whether no slot is handed out."""
         return self._paused
 
-    async def acquire(self) -> None:
-        """Wait for a slot and take it."""
-        while self._paused or self.in_use >= self._limit:
-            self._free.clear()
-            await self._free.wait()
+    @property
+    def free(self) -> bool:
+        """Whether a slot can be taken now."""
+        return not self._paused and self.in_use < self._limit
+
+    def take(self) -> None:
+        """Take a slot; there must be a free one."""
         self.in_use += 1
 
     def release(self) -> None:
         """Give a slot back."""
         self.in_use -= 1
-        self._free.set()
+        self.notify()
 
     def set_limit(self, limit: int) -> None:
         """Change the number of slots; those in use beyond it run out by themselves."""
         self._limit = limit
-        self._free.set()
+        self.notify()
 
     def set_paused(self, paused: bool) -> None:
         """Stop or go on handing out slots."""
         self._paused = paused
-        self._free.set()
+        self.notify()
+
+    def notify(self) -> None:
+        """Wake whoever waits in `changed`."""
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Return after the next change. What it is about must be looked at again."""
+        self._changed.clear()
+        await self._changed.wait()

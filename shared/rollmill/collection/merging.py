@@ -228,6 +228,8 @@ def _manifest(shards: Sequence[Shard], stats: RunStats) -> Manifest:
         counts=Counts(expected=status.expected, completed=status.completed, failed=status.failed),
         mean_reward=status.mean_reward,
         agents=status.agents,
+        tokens=sum(manifest.tokens for manifest in told),
+        wall_seconds=sum(manifest.wall_seconds for manifest in told),
         verifiers={agent: verifier for manifest in told for agent, verifier in manifest.verifiers.items()},
         scoring={agent: scoring for manifest in told for agent, scoring in manifest.scoring.items()},
     )

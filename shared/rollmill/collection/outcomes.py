@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 from rollmill.contracts import rows
-from rollmill.contracts.failures import UNVERIFIED, Boundary, Failure
+from rollmill.contracts.failures import UNVERIFIED, Boundary, Failure, Phase
 from rollmill.contracts.json import JsonObject, dumps, loads
 from rollmill.contracts.rows import Row, RowKey, row_key, valid_reward
 from rollmill.errors import RollmillError, UnauthorizedError, is_retryable
 
 _BOUNDARIES: tuple[Boundary, ...] = ("agent", "model", "resources", "collector")
+_PHASES: tuple[Phase, ...] = ("seed", "model", "tool", "verify")
 _KEYS = (rows.TASK_INDEX, rows.ROLLOUT_INDEX, rows.AGENT_REF)
 _FAILURE_MARKS = (rows.FAILURE_CLASS, rows.FAILURE_TERMINAL, rows.NO_PERSIST)
 
@@ -52,8 +53,8 @@ class Failed:
     """What the row had gained when its grading failed: it can be graded again without its model."""
 
 
-def read_outcome(assignment: Assignment, body: bytes) -> Completed | Failed:
-    """Judge an agent's answer to `/run`: it must be the same rollout, with a finite reward.
+def read_outcome(assignment: Assignment, body: bytes, *, attempt: int = 0) -> Completed | Failed:
+    """Judge an agent's answer to `/run`: it must be the same rollout and the same attempt, with a finite reward.
 
     The row's keys and agent are filled in where an agent dropped them.
     """
@@ -67,6 +68,9 @@ def read_outcome(assignment: Assignment, body: bytes) -> Completed | Failed:
     row |= dropped
     if not _same_key(row, assignment.key):
         return _wrong("wrong-row", f"the answer is the row of another rollout than {assignment.key}")
+    asked = attempt or assignment.row.get(rows.ATTEMPT_INDEX)
+    if row.get(rows.ATTEMPT_INDEX, asked) != asked:
+        return _wrong("wrong-row", f"the answer is not that of attempt {asked or 0}, which was asked for")
     if any(row.get(name) for name in _FAILURE_MARKS):
         return _classified(row)
     if not valid_reward(row.get(rows.REWARD)):
@@ -96,11 +100,13 @@ def failed_by(error: RollmillError) -> Failed:
     """Turn an error of a call to an agent into the failure of the service that caused it."""
     told = error.extensions.get("boundary")
     boundary: Boundary = told if told in _BOUNDARIES else "agent"
+    phase = error.extensions.get("phase")
     failure = Failure(
         boundary=boundary,
         type=_type_of(error),
         detail=error.detail[:2000],
         retryable=is_retryable(error),
+        phase=phase if phase in _PHASES else None,
     )
     unverified = error.extensions.get(UNVERIFIED)
     return Failed(failure, failure.type, unverified=unverified if isinstance(unverified, dict) else None)
@@ -123,7 +129,7 @@ def failure_line(assignment: Assignment, attempt: int, failed: Failed) -> bytes:
         rows.AGENT_REF: assignment.row[rows.AGENT_REF],
         rows.FAILURE_CLASS: failed.failure_class,
         rows.FAILURE_TERMINAL: failed.terminal,
-        "failure": failed.failure.model_dump(),
+        "failure": failed.failure.model_dump(exclude_none=True),
     }
     kept = failed.row or failed.unverified or {}
     rest = {name: value for name, value in kept.items() if name not in (rows.PARAMS, rows.REWARD)}

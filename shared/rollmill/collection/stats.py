@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from rollmill.contracts.runs import AgentProgress, RunState, RunStatus
+from rollmill.contracts.runs import AgentProgress, RunBudget, RunState, RunStatus
 
 MAX_FAILURE_TYPES = 100
 
@@ -35,6 +35,11 @@ class RunStats:
     state: RunState = "running"
     error: str = ""
     failures: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
+    """Tokens used so far, by earlier sessions of the run too."""
+    earlier_seconds: float = 0.0
+    """How long earlier sessions of the run were at work."""
+    budget: RunBudget = field(default_factory=RunBudget)
     clock: Callable[[], float] = time.monotonic
     _agents: dict[str, _Agent] = field(default_factory=dict)
     _started: float | None = None
@@ -50,6 +55,21 @@ class RunStats:
         """Begin to measure the rate."""
         self._started = self.clock()
         self._ended = None
+
+    @property
+    def wall_seconds(self) -> float:
+        """How long the run was at work, earlier sessions included."""
+        return self.earlier_seconds + self._seconds()
+
+    @property
+    def given_up(self) -> int:
+        """Rollouts given up on."""
+        return sum(agent.failed for agent in self._agents.values())
+
+    @property
+    def left(self) -> int:
+        """Rollouts that are not settled."""
+        return sum(agent.expected - agent.completed - agent.failed for agent in self._agents.values())
 
     def stop(self, state: RunState, error: str = "") -> None:
         """Note how the run ended."""
@@ -104,12 +124,19 @@ class RunStats:
             eta_seconds=round(left / rate, 1) if rate and left and self._ended is None else None,
             mean_reward=_mean(reward, completed),
             agents=agents,
+            tokens=self.tokens,
+            wall_seconds=round(self.wall_seconds, 3),
+            budget=self.budget,
         )
 
-    def _rate(self) -> float:
+    def _seconds(self) -> float:
+        """Seconds of this session."""
         if self._started is None:
             return 0.0
-        seconds = (self.clock() if self._ended is None else self._ended) - self._started
+        return (self.clock() if self._ended is None else self._ended) - self._started
+
+    def _rate(self) -> float:
+        seconds = self._seconds()
         return self._settled_now / seconds if seconds > 0 else 0.0
 
     def _agent(self, name: str) -> _Agent:

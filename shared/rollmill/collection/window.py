@@ -1,6 +1,4 @@
-import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 
 from rollmill.collection.outcomes import Completed, Failed
@@ -30,7 +28,6 @@ class Window:
         self._clock = clock
         self._refused = False
         self._shrunk = float("-inf")
-        self._waiting: deque[asyncio.Future[None]] = deque()
         self.in_use = 0
 
     @property
@@ -38,28 +35,18 @@ class Window:
         """Rollouts that may be in flight now, >= 1."""
         return int(self._size)
 
-    async def acquire(self) -> None:
-        """Wait for a place and take it; first come, first served."""
-        if self.in_use < self.size and not self._waiting:
-            self.in_use += 1
-            return
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
-        try:
-            await place
-        except asyncio.CancelledError:
-            if place.done() and not place.cancelled():  # it was given at the same moment: pass it on
-                self.release()
-            raise
+    @property
+    def free(self) -> bool:
+        """Whether there is a place now."""
+        return self.in_use < self.size
+
+    def take(self) -> None:
+        """Take a place; there must be a free one."""
+        self.in_use += 1
 
     def release(self) -> None:
         """Give a place back."""
         self.in_use -= 1
-        while self._waiting and self.in_use < self.size:
-            place = self._waiting.popleft()
-            if not place.done():
-                self.in_use += 1
-                place.set_result(None)
 
     def note(self, outcome: Completed | Failed) -> None:
         """Learn from how an attempt ended, before its place is given back."""

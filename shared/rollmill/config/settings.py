@@ -96,8 +96,13 @@ def _file_values(path: str | None) -> JsonObject:
 
 
 def _is_structured(annotation: object) -> bool:
-    """Whether a field takes a list or mapping, which a variable can only hold as JSON text."""
-    return any(get_origin(part) in (list, dict) for part in (annotation, *get_args(annotation)))
+    """Whether a field takes a list, a mapping or a group, which a variable can only hold as JSON text."""
+    parts = (annotation, *get_args(annotation))
+    return any(get_origin(part) in (list, dict) or _is_group(part) for part in parts)
+
+
+def _is_group(part: object) -> bool:
+    return isinstance(part, type) and issubclass(part, BaseModel)
 
 
 def _env_value(env: Mapping[str, str], variable: str, *, structured: bool) -> JsonValue:

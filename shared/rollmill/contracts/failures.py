@@ -3,6 +3,7 @@ from typing import Final, Literal, TypeAlias
 from rollmill.contracts.wire import WireModel
 
 Boundary: TypeAlias = Literal["agent", "model", "resources", "collector"]
+Phase: TypeAlias = Literal["seed", "model", "tool", "verify"]
 
 UNVERIFIED: Final = "unverified"
 """Member of the problem that an agent answers when grading failed: what the row had gained before, the `response` in
@@ -20,3 +21,5 @@ class Failure(WireModel):
     """Problem slug, e.g. `upstream-timeout`; stable across releases."""
     detail: str
     retryable: bool
+    phase: Phase | None = None
+    """Of the rollout, when its agent told."""

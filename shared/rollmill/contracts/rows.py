@@ -97,6 +97,21 @@ def content_text(content: JsonValue) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
+def tokens_used(row: Row) -> int:
+    """Return the tokens that the `usage` of a row's response tells, input and output together; 0 when it tells none."""
+    response = row.get(RESPONSE)
+    usage = response.get("usage") if isinstance(response, dict) else None
+    if not isinstance(usage, dict):
+        return 0
+    if usage.get("total_tokens") is not None:
+        return _count(usage["total_tokens"])
+    return _count(usage.get("input_tokens")) + _count(usage.get("output_tokens"))
+
+
+def _count(value: JsonValue) -> int:
+    return max(value, 0) if isinstance(value, int) else 0
+
+
 def light_row(row: Row) -> Row:
     """Return the row without its heavy fields, as `/aggregate_metrics` takes it: `response.usage` is kept."""
     light = {key: value for key, value in row.items() if key not in (PARAMS, RESPONSE)}

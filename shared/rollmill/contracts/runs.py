@@ -9,11 +9,26 @@ from rollmill.contracts.wire import WireModel
 RUN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 MAX_CONCURRENCY = 65_536
 
-RunState: TypeAlias = Literal["running", "paused", "finished", "cancelled", "failed", "interrupted"]
+RunState: TypeAlias = Literal["running", "paused", "finished", "stopped", "cancelled", "failed", "interrupted"]
 Repeats: TypeAlias = Annotated[int, Field(ge=1)]
 
 
-class RunOptions(WireModel):
+class RunBudget(WireModel):
+    """Limits of a whole run, all its sessions together. At the first one reached it stops cleanly and can be resumed
+    with a larger one: a budget is no part of what the run is.
+    """
+
+    max_tokens_total: int | None = Field(default=None, ge=1)
+    """Tokens, as the `usage` of the responses tells."""
+    max_wall_seconds: float | None = Field(default=None, gt=0)
+    """Seconds at work."""
+    max_failures: int | None = Field(default=None, ge=1)
+    """Rollouts given up on."""
+    stop_grace_seconds: float = Field(default=60.0, ge=0)
+    """How long the rollouts in flight may go on then. Those cancelled after it have not failed: a resume runs them."""
+
+
+class RunOptions(RunBudget):
     """How a collection runs; the same options on the command line, in a run request and in Python."""
 
     agent: str | None = None
@@ -64,6 +79,7 @@ class RunStatus(WireModel):
     run_id: str
     state: RunState
     error: str = ""
+    """Why it failed or was stopped."""
     created_at: datetime
     expected: int
     completed: int
@@ -83,6 +99,12 @@ class RunStatus(WireModel):
     eta_seconds: float | None = None
     mean_reward: float | None = None
     agents: dict[str, AgentProgress] = Field(default_factory=dict)
+    tokens: int = 0
+    """Tokens that the run used so far, failed attempts whose response is kept included."""
+    wall_seconds: float = 0.0
+    """How long the run was at work, all its sessions together."""
+    budget: RunBudget = RunBudget()
+    """Its limits."""
 
 
 class RunRequest(RunOptions):
@@ -99,7 +121,7 @@ class RunRequest(RunOptions):
     prompt: JsonObject | None = None
     """A prompt config, `{"user": ..., "system": ...}`."""
     resume: bool = False
-    """Go on with an interrupted, cancelled or failed run of this id."""
+    """Go on with an interrupted, stopped, cancelled or failed run of this id."""
 
 
 class RunList(WireModel):

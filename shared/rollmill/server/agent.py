@@ -1,13 +1,26 @@
 from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar, Protocol
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from rollmill.config.settings import ServiceSettings
-from rollmill.config.settings_refs import ServiceRef
+from rollmill.config.settings_refs import Incidental, ServiceRef
 from rollmill.contracts import rows
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import Row
+
+
+class PhaseTimeouts(BaseModel):
+    """Longest time for one call of each phase of a rollout, in seconds; the rollout's own deadline bounds them all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    seed_seconds: float = Field(default=300.0, gt=0)
+    model_seconds: float = Field(default=1800.0, gt=0)
+    """Longer than the model service's own time for its engine."""
+    tool_seconds: float = Field(default=300.0, gt=0)
+    """The model is told of a tool that takes longer, and the rollout goes on."""
+    verify_seconds: float = Field(default=600.0, gt=0)
 
 
 class AgentSettings(ServiceSettings):
@@ -17,6 +30,7 @@ class AgentSettings(ServiceSettings):
     """Name of the model service."""
     resources: Annotated[str, ServiceRef("resources")] = Field(min_length=1)
     """Name of the resources service."""
+    timeouts: Annotated[PhaseTimeouts, Incidental()] = PhaseTimeouts()
 
 
 class Episode(Protocol):

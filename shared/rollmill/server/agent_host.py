@@ -16,7 +16,8 @@ from rollmill.openai import response_events
 from rollmill.server.agent import Agent
 from rollmill.server.app import ServiceApp, build_app
 from rollmill.server.calls import Answer, Call, HotRoute, event_stream, json_answer
-from rollmill.server.episode import RemoteEpisode, upstream
+from rollmill.server.episode import RemoteEpisode
+from rollmill.server.phases import phase, upstream
 from rollmill.server.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -81,11 +82,19 @@ class _Host:
         client = self._runtime.client
         resources = ResourcesClient(client)
         settings = self._agent.settings
-        with upstream("resources"):
+        with phase("seed", settings.timeouts.seed_seconds):
             session = await resources.seed(settings.resources, row)
         try:
             model = ModelClient(client)
-            yield RemoteEpisode(model, resources, session, model_name=settings.model, key=new_id(), row=row)
+            yield RemoteEpisode(
+                model,
+                resources,
+                session,
+                model_name=settings.model,
+                key=new_id(),
+                row=row,
+                timeouts=settings.timeouts,
+            )
         finally:
             if not session.closed:
                 task = asyncio.create_task(self._close(resources, session))

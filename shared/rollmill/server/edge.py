@@ -19,11 +19,13 @@ from rollmill.context import (
     REQUEST_ID_HEADER,
     TRACE_HEADER,
     CallContext,
+    from_unix,
     get_context,
     reset_context,
     set_context,
 )
 from rollmill.errors import (
+    REFUSED,
     DeadlineError,
     InputError,
     OverloadedError,
@@ -41,8 +43,9 @@ OPEN_PATHS = frozenset({"/livez", "/readyz"})
 """Answered without a token, so that an orchestrator can probe; they reveal nothing."""
 IN_PROCESS = "rollmill.in_process"
 """Key of `scope["extensions"]` that the in-process transport sets: cancellation reaches the handler by itself."""
-DISCONNECT_GRACE_SECONDS = 0.5
-"""A keyed call goes on this long without its client, for a retry over a new connection to join it."""
+DISCONNECT_GRACE_SECONDS = 0.25
+"""A keyed call goes on this long without its client, for a retry over a new connection to join it. Two such hops, agent
+and tool, stop within a second of the collector's cancellation."""
 
 _REQUEST_ID = REQUEST_ID_HEADER.encode()
 _DEADLINE = DEADLINE_HEADER.encode()
@@ -111,7 +114,11 @@ class Edge:
         if self.in_flight > self._settings.max_in_flight:
             raise OverloadedError(f"{self._settings.max_in_flight} calls are in flight", retry_after=1.0)
         context = CallContext(request_id, _deadline(headers), headers.get(_TRACE, b"").decode("latin-1"))
-        context.remaining()
+        try:
+            context.remaining()
+        except DeadlineError as error:
+            error.extensions[REFUSED] = True
+            raise
         return context
 
     async def _serve(
@@ -270,7 +277,7 @@ def _deadline(headers: dict[bytes, bytes]) -> float | None:
         deadline = math.nan
     if not math.isfinite(deadline):
         raise InputError(f"{DEADLINE_HEADER} must be a Unix time in seconds")
-    return deadline
+    return from_unix(deadline)
 
 
 def _check_length(headers: dict[bytes, bytes], limit: int) -> None:

@@ -1,11 +1,10 @@
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from rollmill.client.services import ModelClient, ResourcesClient, ResourcesSession, error_output
-from rollmill.contracts.failures import MAX_UNVERIFIED_BYTES, UNVERIFIED, Boundary
+from rollmill.contracts.failures import MAX_UNVERIFIED_BYTES, UNVERIFIED
 from rollmill.contracts.json import JsonObject, dumps, loads
 from rollmill.contracts.rows import Row
-from rollmill.errors import DeadlineError, OverloadedError, RollmillError, UpstreamError, is_retryable
+from rollmill.errors import RollmillError, UpstreamTimeoutError, is_retryable
+from rollmill.server.agent import PhaseTimeouts
+from rollmill.server.phases import phase
 
 
 class RemoteEpisode:
@@ -20,6 +19,7 @@ class RemoteEpisode:
         model_name: str,
         key: str,
         row: Row,
+        timeouts: PhaseTimeouts,
     ) -> None:
         self._model = model
         self._resources = resources
@@ -27,6 +27,7 @@ class RemoteEpisode:
         self._model_name = model_name
         self._key = key
         self._row = row
+        self._timeouts = timeouts
         self._calls = 0
         tools = session.replica.info.capabilities.get("tools")
         self._tools: list[JsonObject] = tools if isinstance(tools, list) else []
@@ -39,7 +40,7 @@ class RemoteEpisode:
 
     async def respond(self, request: JsonObject) -> JsonObject:
         """See `Episode.respond`."""
-        with upstream("model"):
+        with phase("model", self._timeouts.model_seconds):
             return await self._model.respond(self._model_name, request)
 
     async def call_tool(self, name: str, arguments: str) -> str:
@@ -54,13 +55,19 @@ class RemoteEpisode:
         if not isinstance(parsed, dict):
             return error_output(f"the arguments of {name} must be a JSON object")
         self._calls += 1
-        with upstream("resources"):
-            return await self._resources.call_tool(self._session, name, parsed, key=f"{self._key}-{self._calls}")
+        key = f"{self._key}-{self._calls}"
+        try:
+            with phase("tool", self._timeouts.tool_seconds):
+                return await self._resources.call_tool(self._session, name, parsed, key=key)
+        except UpstreamTimeoutError as error:
+            if not is_retryable(error):
+                raise  # the rollout's time is over, not the tool's
+            return error_output(f"the tool {name} did not answer within {self._timeouts.tool_seconds:g} s")
 
     async def verify(self, row: Row) -> Row:
         """See `Episode.verify`."""
         try:
-            with upstream("resources"):
+            with phase("verify", self._timeouts.verify_seconds):
                 return await self._resources.verify(self._session, row, key=self._key)
         except RollmillError as error:
             error.extensions.update(self._unverified(row))
@@ -70,25 +77,3 @@ class RemoteEpisode:
         """What the agent added to the row: the caller keeps it, so that only the grading has to be done again."""
         gained = {name: value for name, value in row.items() if name not in self._row or self._row[name] != value}
         return {UNVERIFIED: gained} if gained and len(dumps(gained)) <= MAX_UNVERIFIED_BYTES else {}
-
-
-@contextmanager
-def upstream(boundary: Boundary) -> Iterator[None]:
-    """Name the service that failed, not the one that noticed.
-
-    Overload and passed deadlines keep their meaning for the caller; anything else becomes an `UpstreamError` that
-    carries the original's type and status.
-    """
-    try:
-        yield
-    except RollmillError as error:
-        error.extensions.setdefault("boundary", boundary)
-        if isinstance(error, OverloadedError | DeadlineError):
-            raise
-        extensions = {
-            **error.extensions,
-            "upstream_type": error.extensions.get("upstream_type", error.slug),
-            "upstream_status": error.extensions.get("upstream_status", error.status),
-            "retryable": is_retryable(error),
-        }
-        raise UpstreamError(error.detail, **extensions) from error

@@ -76,8 +76,8 @@ class _Host:
 
     def _routes(self) -> list[HotRoute]:
         routes = [
-            HotRoute("POST", "/seed_session", self._seed, "Open a session for a task"),
-            HotRoute("POST", "/verify", self._verify, "Grade a finished rollout", keyed=True),
+            HotRoute("POST", "/seed_session", self._seed, "Open a session for a task", watched=True),
+            HotRoute("POST", "/verify", self._verify, "Grade a finished rollout", keyed=True, watched=True),
             HotRoute("POST", "/close_session", self._close, "End a session; closing twice is no error"),
             HotRoute("GET", "/reverify_mode", self._mode, "Say whether stored rollouts can be graded again"),
             aggregate_route(
@@ -121,7 +121,16 @@ class _Host:
         summary = tool.description.partition("\n")[0] or f"The tool {tool.name}"
         schema = tool.definition["parameters"]
         text: JsonObject = {"type": "string"}
-        return HotRoute("POST", f"/{tool.name}", run, summary, keyed=True, request_schema=schema, response_schema=text)
+        return HotRoute(
+            "POST",
+            f"/{tool.name}",
+            run,
+            summary,
+            keyed=True,
+            watched=True,
+            request_schema=schema,
+            response_schema=text,
+        )
 
     async def _call_tool(self, tool: Tool, session: Session, arguments: JsonObject) -> str:
         try:

@@ -4,7 +4,17 @@ from rollmill.server.in_process import run_in_process as service_client
 from rollmill.testing.apps import asgi_client
 from rollmill.testing.episodes import FakeEpisode
 from rollmill.testing.models import FakeModel
+from rollmill.testing.proxy import FaultPlan, FaultyProxy
 from rollmill.testing.time import FakeClock
 from rollmill.testing.transport import FakeTransport
 
-__all__ = ["FakeClock", "FakeEpisode", "FakeModel", "FakeTransport", "asgi_client", "service_client"]
+__all__ = [
+    "FakeClock",
+    "FakeEpisode",
+    "FakeModel",
+    "FakeTransport",
+    "FaultPlan",
+    "FaultyProxy",
+    "asgi_client",
+    "service_client",
+]

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import tracemalloc
@@ -135,10 +136,29 @@ async def test_a_second_writer_of_the_same_file_is_refused_and_changes_nothing(t
     path = tmp_path / "x.jsonl"
     async with JsonlWriter(path) as writer:
         await writer.append(b"a")
-        with pytest.raises(ConflictError, match="another process is writing this file"):
+        with pytest.raises(
+            ConflictError, match=rf"process {os.getpid()} on {socket.gethostname()} is writing this file"
+        ):
             await JsonlWriter(path).__aenter__()
 
     assert path.read_bytes() == b"a\n"
+    assert os.listdir(tmp_path) == ["x.jsonl"]
+
+
+def test_a_file_that_was_deleted_while_it_was_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.jsonl"
+    opened = os.open
+
+    def open_and_lose(file: Path, flags: int, mode: int) -> int:
+        descriptor = opened(file, flags, mode)
+        path.unlink()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_lose)
+    with pytest.raises(ConflictError, match="another process"):
+        open_for_append(path)
 
 
 async def test_a_file_that_another_process_writes_is_refused(tmp_path: Path) -> None:
@@ -152,7 +172,7 @@ async def test_a_file_that_another_process_writes_is_refused(tmp_path: Path) -> 
     with path.open("ab") as other:
         other.write(b"halfway")
 
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConflictError, match=f"process {holder.pid} on "):
         await JsonlWriter(path).__aenter__()
     assert path.read_bytes() == b"a\nhalfway"
 

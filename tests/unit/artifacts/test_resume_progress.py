@@ -1,3 +1,4 @@
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from rollmill.artifacts.files import RunFiles
 from rollmill.artifacts.resume import read_progress
 from rollmill.contracts.json import JsonObject, dumps
-from rollmill.contracts.rows import RowKey
+from rollmill.contracts.rows import RowKey, row_key
 from rollmill.errors import InputError
 
 Event = tuple[RowKey, str]
@@ -62,6 +63,36 @@ def test_progress_is_what_counting_by_hand_says(told: list[Event], max_attempts:
     assert {k: n for k, n in progress.attempts.items() if k not in progress.done} == {
         key: len(whats) for key, whats in by_key.items() if key not in completed | failed
     }
+
+
+TORN = (b"", b"{", b'{"_ng_task_index":0,"_ng_rollout_index":0,"rew', b'{"_ng_task_index":0,"_ng_rollout_index":1}')
+"""What a crash may leave at the end of a file: nothing without a newline counts, not even a whole row."""
+
+
+@given(st.lists(events, max_size=30), st.integers(1, 4), st.sampled_from(TORN), st.sampled_from(TORN))
+@settings(max_examples=150, deadline=None)
+def test_done_is_completed_or_terminal_or_out_of_attempts_whatever_the_order_and_the_torn_tails(
+    history: list[Event], max_attempts: int, rollouts_tail: bytes, failures_tail: bytes
+) -> None:
+    with TemporaryDirectory() as folder:
+        files = RunFiles.at(Path(folder) / "x.jsonl")
+        write(files, history)
+        for path, tail in ((files.rollouts, rollouts_tail), (files.failures, failures_tail)):
+            path.write_bytes(path.read_bytes() + tail)
+        told: list[RowKey] = []
+        progress = read_progress(
+            files, max_attempts=max_attempts, on_failed_attempt=lambda row: told.append(row_key(row))
+        )
+
+    completed = {key for key, what in history if what == "completed"}
+    terminal = {key for key, what in history if what == "terminal"}
+    failures = Counter(key for key, what in history if what != "completed")
+    used_up = {key for key, number in failures.items() if number >= max_attempts}
+    assert set(progress.done) == completed | terminal | used_up
+    assert progress.completed == len(completed)
+    assert progress.failed == len((terminal | used_up) - completed)
+    assert progress.attempts == {key: number for key, number in failures.items() if key not in set(progress.done)}
+    assert Counter(told) == failures
 
 
 def test_no_files_are_no_progress(tmp_path: Path) -> None:

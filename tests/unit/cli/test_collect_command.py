@@ -104,6 +104,7 @@ def test_each_option_reaches_the_plan(bench: Bench, monkeypatch: pytest.MonkeyPa
     words = "--agent A --concurrency 5 --limit 6 --temperature 0.5 --top-p 0.25 --max-output-tokens 7 --add-seed"
     words += " --no-aggregate --timeout 8.5 --max-attempts 9 --resume --param top_k=5 --param stop=END"
     words += " --prompt-config p.yaml --input i.jsonl"
+    words += " --max-tokens-total 100 --max-wall 2.5 --max-failures 4 --stop-grace 0"
     bench.collect(*words.split(), "--num-repeats", "{a: 4, _default: 1}")
 
     [(source, output, options, prompt, how)] = seen
@@ -122,6 +123,10 @@ def test_each_option_reaches_the_plan(bench: Bench, monkeypatch: pytest.MonkeyPa
         timeout_seconds=8.5,
         max_attempts=9,
         aggregate=False,
+        max_tokens_total=100,
+        max_wall_seconds=2.5,
+        max_failures=4,
+        stop_grace_seconds=0,
     )
 
 
@@ -149,6 +154,17 @@ def test_failed_rollouts_are_exit_code_3_and_told(bench: Bench) -> None:
     assert (result.exit_code, result.stdout) == (3, f"{bench.output}\n")
     assert "1 rollouts failed for good" in result.stderr
     assert str(bench.output.with_name("x_failures.jsonl")) in result.stderr
+
+
+def test_a_budget_that_is_used_up_is_exit_code_3_and_a_larger_one_goes_on(bench: Bench) -> None:
+    rows = [task(0), *({"responses_create_params": {"input": f"no answer {n}"}} for n in range(3)), task(1)]
+    options = ["--input", str(bench.write("mixed.jsonl", *rows)), "--agent", "solver", "--concurrency", "1"]
+    result = bench.collect(*options, "--max-failures", "1")
+    assert (result.exit_code, result.stdout) == (3, f"{bench.output}\n")
+    assert "stopped by its budget: 1 of 1 rollouts failed. Go on with --resume" in result.stderr
+
+    assert bench.collect(*options, "--resume", "--max-failures", "9").exit_code == 3  # failed rollouts are left
+    assert len(bench.rows()) == 2
 
 
 def test_an_output_that_exists_is_refused_with_the_fix(bench: Bench) -> None:

@@ -6,14 +6,16 @@ from hypothesis import strategies as st
 
 import rollmill.errors
 from rollmill.client.retry import RetryPolicy, retry_delay
-from rollmill.errors import ConnectError, ConnectionLostError, OverloadedError, RollmillError, UpstreamError
+from rollmill.errors import REFUSED, ConnectError, ConnectionLostError, OverloadedError, RollmillError, UpstreamError
 
 CLASSES = [cls for _, cls in inspect.getmembers(rollmill.errors, inspect.isclass) if issubclass(cls, RollmillError)]
 SAFE = (ConnectError, OverloadedError)
 errors = st.builds(
     lambda cls, extensions: cls("x", **extensions),
     st.sampled_from(CLASSES),
-    st.fixed_dictionaries({}, optional={"retry_after": st.floats(-10, 1e6), "retryable": st.booleans()}),
+    st.fixed_dictionaries(
+        {}, optional={"retry_after": st.floats(-10, 1e6), "retryable": st.booleans(), "refused": st.just(True)}
+    ),
 )
 policies = st.builds(
     RetryPolicy,
@@ -39,7 +41,9 @@ def test_delays_are_bounded_and_only_given_for_what_may_be_sent_again(
 ) -> None:
     delay = retry_delay(error, attempt=attempt, has_key=has_key, policy=policy, uniform=longest)
 
-    allowed = isinstance(error, SAFE) or (has_key and isinstance(error, ConnectionLostError))
+    allowed = (
+        isinstance(error, SAFE) or REFUSED in error.extensions or (has_key and isinstance(error, ConnectionLostError))
+    )
     expected = allowed and attempt < policy.max_attempts and error.extensions.get("retryable") is not False
     assert (delay is not None) == expected
     if delay is not None:

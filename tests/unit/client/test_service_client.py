@@ -8,7 +8,7 @@ from rollmill.client.directory import Replica, StaticDirectory
 from rollmill.client.retry import RetryPolicy
 from rollmill.client.service_client import ServiceClient
 from rollmill.client.transport import Reply
-from rollmill.context import CallContext, reset_context, set_context
+from rollmill.context import CallContext, from_unix, reset_context, set_context
 from rollmill.contracts.services import Instance
 from rollmill.errors import (
     ConnectError,
@@ -88,7 +88,7 @@ async def test_a_call_carries_token_key_and_content_type() -> None:
 async def test_request_id_deadline_and_trace_travel_on() -> None:
     setting = Setting(OK)
     deadline = time.time() + 60
-    with serving(CallContext("req", deadline, "00-trace")):
+    with serving(CallContext("req", from_unix(deadline), "00-trace")):
         await setting.client.call("s", "/x")
     headers = setting.transport.calls[0].headers
     assert headers["x-request-id"] == "req"
@@ -99,7 +99,7 @@ async def test_request_id_deadline_and_trace_travel_on() -> None:
 async def test_a_timeout_makes_the_deadline_sooner_never_later() -> None:
     setting = Setting(OK, OK)
     soon = time.time() + 60
-    with serving(CallContext("req", soon)):
+    with serving(CallContext("req", from_unix(soon))):
         await setting.client.call("s", "/x", timeout=600)
         await setting.client.call("s", "/x", timeout=1)
     first, second = (float(call.headers["x-rollmill-deadline"]) for call in setting.transport.calls)
@@ -163,9 +163,39 @@ async def test_no_retry_would_start_after_the_deadline() -> None:
     assert setting.clock.slept == []
 
 
+async def test_a_wall_clock_that_is_set_meanwhile_changes_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting(refusal(OverloadedError("busy")), OK, OK)
+    wall_clock = time.time
+    with serving(CallContext("r").sooner(60)):
+        for jump in (3600.0, -3600.0):
+            monkeypatch.setattr(time, "time", lambda jump=jump: wall_clock() + jump)
+            await setting.client.call("s", "/x")
+            left = float(setting.transport.calls[-1].headers["x-rollmill-deadline"]) - time.time()
+            assert 0 < left <= 60.001
+    assert len(setting.hosts) == 3
+
+
+async def test_a_call_that_a_service_took_for_late_is_sent_again_with_the_time_of_the_new_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wall_clock = time.time
+
+    def jump(_: SentCall) -> Reply:
+        monkeypatch.setattr(time, "time", lambda: wall_clock() + 3600)
+        return refusal(DeadlineError("late", refused=True))
+
+    setting = Setting(OK)
+    setting.transport = FakeTransport(lambda call: OK if time.time() > wall_clock() + 60 else jump(call))
+    client = ServiceClient(setting.transport, setting.directory, sleep=setting.clock.sleep)
+    with serving(CallContext("r").sooner(60)):
+        assert await client.call("s", "/x") is OK
+    first, second = (float(call.headers["x-rollmill-deadline"]) for call in setting.transport.calls)
+    assert second - first == pytest.approx(3600, abs=1)
+
+
 async def test_nothing_is_sent_after_the_deadline() -> None:
     setting = Setting(OK)
-    with serving(CallContext("r", time.time() - 1)), pytest.raises(DeadlineError):
+    with serving(CallContext("r", time.monotonic() - 1)), pytest.raises(DeadlineError):
         await setting.client.call("s", "/x")
     assert setting.hosts == []
 

@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import json
+import os
 import random
 import tracemalloc
 from collections import Counter
@@ -409,7 +410,7 @@ async def test_a_second_collector_on_the_same_output_is_refused_and_harms_nothin
     await settled.wait()
     first_agents.on_run = lambda: None
     second_agents = FakeAgents()
-    with pytest.raises(ConflictError, match="another process"):
+    with pytest.raises(ConflictError, match=rf"process {os.getpid()} on \S+ is writing this file"):
         await collect(replace(what, resume=change.get("resume", False), overwrite="overwrite" in change), second_agents)
     assert manifest_of(first).state in ("running", "paused")
     first.pause(False)

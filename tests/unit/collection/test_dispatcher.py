@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 
-from rollmill.collection.dispatcher import Dispatcher, backoff, should_retry
+from rollmill.collection.dispatcher import MOST_HELD, MOST_HELD_BYTES, Dispatcher, backoff, should_retry
 from rollmill.collection.limiter import Limiter
 from rollmill.collection.outcomes import Assignment, Completed, Failed
 from rollmill.contracts.failures import Failure
@@ -120,7 +120,7 @@ async def test_assignments_are_drawn_only_when_there_is_a_slot_for_them() -> Non
     runner = FakeRunner(always(COMPLETED), gated=True)
     task = asyncio.create_task(dispatcher(runner, FakeSink(), Limiter(5)).run(counted()))
     await turns(50)
-    assert len(drawn) == 6
+    assert len(drawn) == 5
     await stopped(task)
 
 
@@ -231,6 +231,85 @@ async def test_concurrency_can_be_raised_and_lowered_while_running() -> None:
     await turns()
     assert (runner.running, limiter.limit) == (3, 3)
     await stopped(task)
+
+
+async def test_rollouts_that_wait_for_a_throttled_agent_leave_the_slots_to_the_others() -> None:
+    overloaded = Failed(Failure(boundary="agent", type="overloaded", detail="", retryable=True), "overloaded")
+    clock = FakeClock()
+
+    class Throttled(FakeRunner):
+        async def attempt(self, assignment: Assignment, attempt: int) -> Completed | Failed:
+            if assignment.agent == "free":
+                return COMPLETED
+            await super().attempt(assignment, attempt)
+            return overloaded if attempt < 2 else COMPLETED
+
+    async def throttled_first() -> AsyncIterator[Assignment]:
+        for task in range(600):
+            yield Assignment(RowKey(task, 0), "throttled" if task < 500 else "free", {}, b"")
+
+    runner, sink, limiter = Throttled(always(COMPLETED), gated=True), FakeSink(), Limiter(400)
+    task = asyncio.create_task(dispatcher(runner, sink, limiter, clock=clock).run(throttled_first()))
+    await turns(50)
+    assert runner.running == 256  # what an agent's window begins with
+    assert sorted(sink.done) == list(range(500, 600))
+    runner.let_through(10_000)
+    await task
+    assert sorted(sink.done) == list(range(600))
+
+
+async def test_what_waits_is_bounded_in_number_and_in_bytes() -> None:
+    drawn = 0
+
+    async def endless(line: bytes) -> AsyncIterator[Assignment]:
+        nonlocal drawn
+        while True:
+            drawn += 1
+            yield Assignment(RowKey(drawn, 0), "a", {}, line)
+
+    for line, most in ((b"", 256 + MOST_HELD), (b"x" * (1 << 20), 256 + MOST_HELD_BYTES // (1 << 20))):
+        drawn = 0
+        runner = FakeRunner(always(COMPLETED), gated=True)
+        task = asyncio.create_task(dispatcher(runner, FakeSink(), Limiter(5000)).run(endless(line)))
+        await turns()
+        assert drawn == most
+        await stopped(task)
+
+
+async def test_a_stop_starts_nothing_more_and_lets_what_is_in_flight_finish() -> None:
+    runner, sink, limiter = FakeRunner(always(COMPLETED), gated=True), FakeSink(), Limiter(3)
+    work = Dispatcher(runner, sink, limiter, max_attempts=3, grace_seconds=10)
+    task = asyncio.create_task(work.run(assignments(10)))
+    await turns()
+    work.stop()
+    runner.let_through(3)
+    await task
+    assert (sorted(sink.done), len(runner.attempts), runner.cancelled, limiter.in_use) == ([0, 1, 2], 3, 0, 0)
+
+
+async def test_after_the_grace_time_of_a_stop_what_is_in_flight_is_cancelled_and_fails_nothing() -> None:
+    runner, sink, limiter = FakeRunner(always(COMPLETED), gated=True), FakeSink(), Limiter(3)
+    work = Dispatcher(runner, sink, limiter, max_attempts=3, grace_seconds=0.01)
+    task = asyncio.create_task(work.run(assignments(10)))
+    await turns()
+    work.stop()
+    await asyncio.wait_for(task, 10)
+    assert (sink.done, sink.failures, runner.cancelled, limiter.in_use) == ([], [], 3, 0)
+
+
+async def test_a_stop_ends_the_waits_between_attempts() -> None:
+    runner, sink = FakeRunner(always(RETRYABLE)), FakeSink()
+    never = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        await never.wait()
+
+    work = Dispatcher(runner, sink, Limiter(3), max_attempts=3, sleep=sleep)
+    task = asyncio.create_task(work.run(assignments(2)))
+    await turns()
+    work.stop()
+    await asyncio.wait_for(task, 10)
+    assert sorted(sink.failures) == [(0, 0, False), (1, 0, False)]
 
 
 @given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 4), st.integers(1, 6))

@@ -56,6 +56,24 @@ def test_an_answer_that_is_no_json_object_fails_it(body: bytes) -> None:
     assert failed(read_outcome(ASSIGNMENT, body)).failure.type == "invalid-answer"
 
 
+@pytest.mark.parametrize(("attempt", "told"), [(1, 0), (2, 1), (1, None), (0, 1), (1, "1")])
+def test_a_late_answer_of_another_attempt_fails_it(attempt: int, told: JsonValue) -> None:
+    body = dumps({**ROW, "reward": 1.0, "_ng_attempt_index": told})
+    found = failed(read_outcome(ASSIGNMENT, body, attempt=attempt))
+    assert found.failure.type == "wrong-row"
+    assert f"attempt {attempt}" in found.failure.detail
+
+
+def test_the_answer_of_the_attempt_that_was_asked_for_completes_it_also_when_it_does_not_say_so() -> None:
+    said = dumps({**ROW, "reward": 1.0, "_ng_attempt_index": 2})
+    assert isinstance(read_outcome(ASSIGNMENT, said, attempt=2), Completed)
+    assert isinstance(read_outcome(ASSIGNMENT, dumps({**ROW, "reward": 1.0}), attempt=2), Completed)
+    retried = {**ROW, "_ng_attempt_index": 1}  # a stored row, graded again
+    assert isinstance(
+        read_outcome(Assignment(RowKey(3, 1), "a", retried, b""), dumps({**retried, "reward": 1})), Completed
+    )
+
+
 @pytest.mark.parametrize("change", [{"_ng_task_index": 4}, {"_ng_rollout_index": 0}, {"_ng_task_index": "3"}])
 def test_the_row_of_another_rollout_fails_it(change: JsonObject) -> None:
     assert failed(outcome(reward=1, **change)).failure.type == "wrong-row"

@@ -5,7 +5,7 @@ import pytest
 from rollmill.config.settings import ServiceSettings
 from rollmill.errors import DeadlineError, InputError, NotReadyError, OverloadedError, RollmillError, UpstreamError
 from rollmill.server.background import background
-from rollmill.server.episode import upstream
+from rollmill.server.phases import upstream
 from rollmill.server.runtime import Runtime
 
 

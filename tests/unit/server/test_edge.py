@@ -36,7 +36,7 @@ class Handlers:
 
     async def context(self, call: Call) -> Answer:
         context = get_context()
-        return json_answer({"id": context.request_id, "deadline": context.deadline, "trace": context.traceparent})
+        return json_answer({"id": context.request_id, "left": context.remaining(), "trace": context.traceparent})
 
     async def wait(self, call: Call) -> Answer:
         self.runs += 1
@@ -115,13 +115,16 @@ async def test_request_id_deadline_and_trace_are_the_context_of_the_handler(clie
     deadline = time.time() + 60
     headers = {"x-request-id": "abc", "x-rollmill-deadline": str(deadline), "traceparent": "00-x"}
     response = await client.post("/context", headers=headers)
-    assert response.json() == {"id": "abc", "deadline": deadline, "trace": "00-x"}
+    answer = response.json()
+    assert (answer["id"], answer["trace"]) == ("abc", "00-x")
+    assert 0 < answer["left"] <= 60.001
     assert get_context().request_id == ""
 
 
 async def test_a_call_that_arrives_after_its_deadline_is_refused(client: httpx.AsyncClient, handlers: Handlers) -> None:
     response = await client.post("/wait", headers={"x-rollmill-deadline": str(time.time() - 1)})
     assert (response.status_code, slug(response)) == (504, "deadline-passed")
+    assert response.json()["refused"] is True
     assert handlers.runs == 0
     response = await client.post("/slow-lane", headers={"x-rollmill-deadline": "1"}, json={"number": 1})
     assert response.status_code == 504
