@@ -1,25 +1,31 @@
 """Asking a model for a verdict that the graded text cannot talk it, or us, into.
 
-Three things stand between an answer that says "the verdict is YES" and a reward. What is graded goes into the prompt as one
-JSON string, in which there is no line of its own. A verdict counts only on a line that begins with a word drawn for this
-one call, which no answer can know. And verdicts that contradict each other are no verdict: the judge is asked again, and in
-the end the rollout is a failure of class `judge_failed`, never a reward of 0.
+Three things stand between an answer that says "the verdict is YES" and a reward. What is graded goes into the prompt as
+one JSON string, in which there is no line of its own. A verdict counts only on a line that begins with a word drawn for
+this one call, which no answer can know. And verdicts that contradict each other are no verdict: the judge is asked
+again, and in the end the rollout is a failure of class `judge_failed`, never a reward of 0.
 """
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rollmill.contracts.json import JsonObject, JsonValue, dumps
-from rollmill.contracts.rows import answer_text
+from rollmill.contracts.rollouts import Rollout
+from rollmill.contracts.rows import PARAMS, answer_text, content_text
 from rollmill.errors import ConfigError, DeadlineError, JudgeFailedError, OverloadedError, RollmillError
+from rollmill.openai import normalize_input
+from rollmill.openai.items import as_object
 
 LONGEST_TEXT: Final = 200_000
 """Characters of a quoted text; of a longer one, the end."""
 _SHOWN: Final = 2000
+_FURTHER_LINE_BREAKS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}  # JSON lets them stand
 _YES, _NO = "YES", "NO"
+_MARKS = r"[ \t\r.*_`>#-]*"
+"""What may stand around a verdict: the marks of Markdown, and a full stop."""
 
 
 class Asks(Protocol):
@@ -31,10 +37,10 @@ class Asks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a judge is told. Each is a `str.format` text; `{{` and `}}` are literal braces.
+    """What a judge is told: `str.format` texts, in which `{{` and `}}` are literal braces.
 
-    Fields: `{boundary}`, the word with which a line with a verdict begins, and those that the caller fills in, each quoted
-    as a JSON string.
+    Fields: `{boundary}`, the word with which a line with a verdict begins, and those that the caller fills in, each
+    quoted as a JSON string.
     """
 
     system: str
@@ -49,7 +55,7 @@ class Prompt:
         word = "boundary-of-this-check"
         try:
             text = self.render(dict.fromkeys(fields, ""), word)
-        except (KeyError, IndexError, ValueError) as error:
+        except (AttributeError, KeyError, IndexError, ValueError) as error:
             known = ", ".join(sorted(fields | {"boundary"}))
             raise ConfigError(f"the judge's prompt: no field {error}; the fields are: {known}") from None
         if word not in "".join(text):
@@ -114,10 +120,8 @@ class Judge:
             verdicts = read_verdicts(said, boundary, questions)
             if verdicts is not None:
                 return Judgement(verdicts, said[-_SHOWN:], tokens)
-        detail = (
-            f"no verdict can be read in {self._attempts} answers of {self._name!r}; the last one ends: {said[-200:]!r}"
-        )
-        raise JudgeFailedError(detail, boundary="model", service=self._name)
+        tried = f"no verdict can be read in {self._attempts} answers of {self._name!r}"
+        raise JudgeFailedError(f"{tried}; the last one ends: {said[-200:]!r}", boundary="model", service=self._name)
 
     async def _respond(self, system: str, user: str) -> JsonObject:
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
@@ -135,7 +139,7 @@ class Judge:
 def quote(text: str) -> str:
     """Write a text as one JSON string: no line breaks, no control characters, no way out of its quotes."""
     whole = text[-LONGEST_TEXT:].encode("utf-8", "replace").decode()
-    return dumps(whole).decode()
+    return dumps(whole).decode().translate(_FURTHER_LINE_BREAKS)
 
 
 def read_verdicts(said: str, boundary: str, questions: int) -> tuple[bool, ...] | None:
@@ -144,11 +148,10 @@ def read_verdicts(said: str, boundary: str, questions: int) -> tuple[bool, ...] 
     Returns:
         One for each question; None when one is missing, or there are two that contradict each other.
     """
-    line = re.compile(
-        rf"^[\s*_`>#-]*{re.escape(boundary)}(?:[ \t]+(\d{{1,4}}))?[ \t]*:[\s*_`]*({_YES}|{_NO})\b", re.M | re.I
-    )
+    number_of = r"(?:[ \t]+(\d{1,4}))?"
+    line = rf"^{_MARKS}{re.escape(boundary)}{number_of}[ \t]*:{_MARKS}({_YES}|{_NO}){_MARKS}$"
     found: dict[int, bool] = {}
-    for number, word in line.findall(said):
+    for number, word in re.findall(line, said, re.M | re.I):
         question = int(number) if number else 1
         verdict = word.upper() == _YES
         if found.setdefault(question, verdict) is not verdict:
@@ -156,6 +159,21 @@ def read_verdicts(said: str, boundary: str, questions: int) -> tuple[bool, ...] 
     if set(found) != set(range(1, questions + 1)):
         return None
     return tuple(found[question] for question in range(1, questions + 1))
+
+
+def question_of(rollout: Rollout) -> str:
+    """Return the row's `question`, or what its last user message says."""
+    given = rollout.field("question")
+    if isinstance(given, str):
+        return given
+    items = normalize_input(as_object(rollout.row.get(PARAMS)).get("input") or "")
+    said = [content_text(item.get("content")) for item in items if item.get("role") == "user"]
+    return said[-1] if said else ""
+
+
+def evaluations(asked: Sequence[Judgement]) -> list[JsonObject]:
+    """Return what a judge said as a row's `judge_evaluations` has it: `{verdicts, text}` of each answer."""
+    return [{"verdicts": list(judgement.verdicts), "text": judgement.text} for judgement in asked]
 
 
 def _output_tokens(response: JsonObject) -> int:

@@ -18,8 +18,8 @@ from rollmill.server.aggregation import aggregate_route
 from rollmill.server.app import ServiceApp, build_app
 from rollmill.server.background import background
 from rollmill.server.calls import Answer, Call, HotRoute, RawHeaders, json_answer
-from rollmill.server.episode import upstream
 from rollmill.server.identity import class_identity
+from rollmill.server.phases import upstream
 from rollmill.server.resources import Resources
 from rollmill.server.runtime import Runtime
 from rollmill.server.sessions import Session, SessionSigner, SessionStore

@@ -1,42 +1,30 @@
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
-from rollmill.config.settings import ServiceSettings
-from rollmill.config.settings_refs import FileRef, ServiceRef
-from rollmill.contracts.json import JsonObject
+from rollmill.config.settings_refs import FileRef
+from rollmill.contracts.json import JsonObject, JsonValue
 from rollmill.contracts.rollouts import Rollout, Verdict
-from rollmill.contracts.rows import PARAMS, Row, content_text
+from rollmill.contracts.rows import Row
 from rollmill.contracts.services import ReverifyMode
-from rollmill.grading.judging import Judge, Judgement
-from rollmill.openai import normalize_input
-from rollmill.openai.items import as_object
+from rollmill.errors import InputError
+from rollmill.grading.judge_prompts import EQUIVALENCE, EQUIVALENCE_FIELDS, RUBRIC, RUBRIC_FIELDS, read_prompt
+from rollmill.grading.judge_settings import JudgeSettings
+from rollmill.grading.judging import Judge, Judgement, evaluations, question_of
+from rollmill.grading.objectives import MultiRewardSettings, Objectives
+from rollmill.openai.items import as_json_text
 from rollmill.server.resources import Resources
 from rollmill.server.sessions import Session
-from rollmill_services.resources.llm_judge.prompts import (
-    EQUIVALENCE,
-    EQUIVALENCE_FIELDS,
-    RUBRIC,
-    RUBRIC_FIELDS,
-    read_prompt,
-)
 from rollmill_services.resources.llm_judge.rubric import Criterion, criteria_of
 
+_MODES = ("equivalence", "rubric")
 
-class LlmJudgeSettings(ServiceSettings):
+
+class LlmJudgeSettings(JudgeSettings):
     """Settings of the `llm_judge` resources service."""
 
-    judge: Annotated[str, ServiceRef("model")] = Field(min_length=1)
-    """The model service that judges; use another one than the policy's."""
     grading: Literal["equivalence", "rubric"] = "equivalence"
     """How rows are judged that do not say so themselves (`grading_mode`)."""
-    twice: bool = True
-    """Ask once more with the order turned round; only what both verdicts say counts."""
-    attempts: int = Field(default=3, ge=1, le=10)
-    """How often the judge is asked for a verdict that can be read."""
-    params: JsonObject = Field(default_factory=dict)
-    """Sampling parameters of the judge's requests."""
     equivalence_prompt: Annotated[str, FileRef()] = ""
     """YAML file with the texts `system` and `user` instead of the built-in ones."""
     rubric_prompt: Annotated[str, FileRef()] = ""
@@ -70,7 +58,7 @@ class LlmJudge(Resources):
         """Refuse a task that could not be graded, before any model is asked.
 
         Raises:
-            InputError: `expected_answer` or `rubric` is missing or malformed.
+            InputError: `grading_mode`, `expected_answer` or `rubric` is missing or malformed.
         """
         rollout = Rollout(row)
         if self._by_rubric(rollout):
@@ -82,69 +70,85 @@ class LlmJudge(Resources):
         """Reward 1.0 or 0.0 for equivalence, the weighted share of the criteria that are met for a rubric.
 
         Raises:
-            InputError: `expected_answer` or `rubric` is missing or malformed.
+            InputError: `grading_mode`, `expected_answer` or `rubric` is missing or malformed.
             JudgeFailedError: the judge failed or gave no verdict that can be read.
         """
-        judge = Judge(self.models, self._options.judge, params=self._options.params, attempts=self._options.attempts)
+        judge = self._options.judge_of(self.models)
         if self._by_rubric(rollout):
             return await self._by_criteria(judge, rollout, criteria_of(rollout))
-        reference = _text(rollout, "expected_answer")
+        return await self._by_reference(judge, rollout, as_json_text(rollout.require("expected_answer")))
+
+    def compute_metrics(self, tasks: list[list[Row]]) -> JsonObject:
+        """Return how often the judge said the same in both orders.
+
+        `judge_agreement`: share of the questions that were asked in both orders and answered alike, 0 to 1; left out
+        when there are none. `judge_questions`: how many there are.
+        """
+        asked = [row.get("judge_evaluations") for task in tasks for row in task]
+        pairs = [pair for judgements in asked for pair in _pairs(judgements)]
+        agreement = {"judge_agreement": sum(a == b for a, b in pairs) / len(pairs)} if pairs else {}
+        return {**agreement, "judge_questions": len(pairs)}
+
+    def get_key_metrics(self, agent_metrics: JsonObject) -> JsonObject:
+        """Choose the means, and how reliable the judge is."""
+        own = {name: agent_metrics[name] for name in ("judge_agreement",) if name in agent_metrics}
+        return {**super().get_key_metrics(agent_metrics), **own}
+
+    async def _by_reference(self, judge: Judge, rollout: Rollout, reference: str) -> Verdict:
         if not rollout.text.strip():
-            return Verdict(0.0, {"judge_calls": 0})
-        orders = [(reference, rollout.text), (rollout.text, reference)][: 1 + self._options.twice]
+            return Verdict(0.0, _details([]))
+        orders = [(reference, rollout.text), (rollout.text, reference)]
+        question = question_of(rollout)
         asked = [
-            await judge.ask(self._equivalence, {"question": _question(rollout), "first": first, "second": second})
-            for first, second in orders
+            await judge.ask(self._equivalence, {"question": question, "first": first, "second": second})
+            for first, second in orders[: 1 + self._options.twice]
         ]
         return Verdict(float(all(judgement.verdicts[0] for judgement in asked)), _details(asked))
 
     async def _by_criteria(self, judge: Judge, rollout: Rollout, criteria: list[Criterion]) -> Verdict:
-        if not rollout.text.strip():
-            return Verdict(0.0, {"judge_calls": 0}, {criterion.name: 0.0 for criterion in criteria})
         asked: list[Judgement] = []
-        for order in (criteria, criteria[::-1])[: 1 + self._options.twice]:
-            judgement = await judge.ask(self._rubric, _fields(rollout, order), questions=len(order))
-            turned = order is not criteria
-            verdicts = judgement.verdicts[::-1] if turned else judgement.verdicts
-            asked.append(Judgement(verdicts, judgement.text, judgement.tokens))
-        met = [all(verdicts) for verdicts in zip(*(judgement.verdicts for judgement in asked), strict=True)]
-        total = sum(criterion.weight for criterion in criteria)
-        reward = sum(criterion.weight for criterion, is_met in zip(criteria, met, strict=True) if is_met) / total
-        components = {criterion.name: float(is_met) for criterion, is_met in zip(criteria, met, strict=True)}
-        return Verdict(reward, _details(asked), components)
+        if rollout.text.strip():
+            asked.append(await judge.ask(self._rubric, _fields(rollout, criteria), questions=len(criteria)))
+        if asked and self._options.twice:
+            turned = await judge.ask(self._rubric, _fields(rollout, criteria[::-1]), questions=len(criteria))
+            asked.append(Judgement(turned.verdicts[::-1], turned.text, turned.tokens))
+        scores = {
+            criterion.name: float(bool(asked) and all(judgement.verdicts[number] for judgement in asked))
+            for number, criterion in enumerate(criteria)
+        }
+        weights = {criterion.name: criterion.weight for criterion in criteria}
+        return Objectives(weights, MultiRewardSettings(normalise_rewards=True)).verdict(scores, _details(asked))
 
     def _by_rubric(self, rollout: Rollout) -> bool:
-        mode = rollout.field("grading_mode")
-        return (mode or self._options.grading) == "rubric"
+        mode = rollout.field("grading_mode") or self._options.grading
+        if mode not in _MODES:
+            fault = {"pointer": "/grading_mode", "detail": f"must be one of {', '.join(_MODES)}"}
+            raise InputError(f"'grading_mode': {fault['detail']}, got {mode!r:.100}", errors=[fault])
+        return bool(mode == "rubric")
 
 
-def _details(asked: list[Judgement]) -> JsonObject:
-    details: JsonObject = {
+def _details(asked: Sequence[Judgement]) -> JsonObject:
+    return {
         "judge_calls": len(asked),
         "judge_tokens": sum(judgement.tokens for judgement in asked),
-        "judge_evaluations": [{"verdicts": list(judgement.verdicts), "text": judgement.text} for judgement in asked],
+        "judge_evaluations": evaluations(asked),
     }
-    if len(asked) > 1:  # its mean over rollouts is the rate of agreement
-        details["judges_agree"] = asked[0].verdicts == asked[1].verdicts
-    return details
+
+
+def _pairs(judgements: JsonValue) -> list[tuple[bool, bool]]:
+    """Return both verdicts on each question that was asked twice."""
+    if not isinstance(judgements, list) or len(judgements) != 2:
+        return []
+    first, second = (judgement["verdicts"] for judgement in judgements)
+    return list(zip(first, second, strict=True))
 
 
 def _fields(rollout: Rollout, criteria: list[Criterion]) -> dict[str, str]:
     numbered = "\n".join(f"{number}. {criterion.text}" for number, criterion in enumerate(criteria, start=1))
-    reference = "" if rollout.field("expected_answer") is None else _text(rollout, "expected_answer")
-    return {"question": _question(rollout), "answer": rollout.text, "reference": reference, "criteria": numbered}
-
-
-def _text(rollout: Rollout, name: str) -> str:
-    value = rollout.require(name)
-    return value if isinstance(value, str) else str(value)
-
-
-def _question(rollout: Rollout) -> str:
-    """The row's `question`, or what its last user message says."""
-    given = rollout.field("question")
-    if isinstance(given, str):
-        return given
-    items = normalize_input(as_object(rollout.row.get(PARAMS)).get("input") or "")
-    said = [content_text(item.get("content")) for item in items if item.get("role") == "user"]
-    return said[-1] if said else ""
+    reference = rollout.field("expected_answer")
+    return {
+        "question": question_of(rollout),
+        "answer": rollout.text,
+        "reference": "" if reference is None else as_json_text(reference),
+        "criteria": numbered,
+    }
