@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRON = {"POLICY_BASE_URL": "http://127.0.0.1:9/v1", "POLICY_MODEL": "some-model"}
-OFFLINE = ["weather", "counter", "mcqa", "string_match", "math", "code", "demo", "dice/dice"]
+OFFLINE = ["weather", "counter", "mcqa", "string_match", "math", "code", "demo", "dice/dice", "judge/judge"]
 MOSTLY_RIGHT = {"weather_agent", "counter_agent"}
 
 
@@ -33,8 +33,9 @@ def load(name: str, environ: dict[str, str] | None = None) -> Topology:
 
 
 @pytest.fixture(autouse=True)
-def _in_the_folder_of_the_dice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES / "dice"))  # as if started there
+def _in_the_folders_with_code_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("dice", "judge"):
+        monkeypatch.syspath_prepend(str(EXAMPLES / name))  # as if started there
 
 
 async def rewards(topology: Topology, collect: "Collect") -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ import pytest
 
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout
-from rollmill.errors import ConfigError, DeadlineError, JudgeFailedError, OverloadedError, UpstreamError
+from rollmill.errors import ConfigError, DeadlineError, JudgeFailedError, OverloadedError, RollmillError, UpstreamError
 from rollmill.grading.judge_prompts import (
     COMPARISON,
     COMPARISON_FIELDS,
@@ -16,7 +16,7 @@ from rollmill.grading.judge_prompts import (
     RUBRIC_FIELDS,
     read_prompt,
 )
-from rollmill.grading.judging import LONGEST_TEXT, Judge, Judgement, Prompt, quote, question_of, read_verdicts
+from rollmill.grading.judging import LONGEST_TEXT, Judge, Judgement, Prompt, question_of, quote, read_verdicts
 from rollmill.testing import FakeModels
 from rollmill.testing.models import Step
 
@@ -46,8 +46,8 @@ def saying(verdict: str) -> FakeModels:
     return FakeModels(lambda request: f"Because.\n{boundary_of(request)}: {verdict}")
 
 
-async def asked(models: FakeModels, **more: int) -> Judgement:
-    return await Judge(models, "judge", **more).ask(EQUIVALENCE, TEXTS)
+async def asked(models: FakeModels, *, attempts: int = 3) -> Judgement:
+    return await Judge(models, "judge", attempts=attempts).ask(EQUIVALENCE, TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ async def test_a_model_that_fails_is_a_failed_judge_whoever_was_to_blame() -> No
 
 
 @pytest.mark.parametrize("error", [OverloadedError("busy", retry_after=3.0), DeadlineError("too late")])
-async def test_overload_and_deadlines_keep_their_meaning(error: Exception) -> None:
+async def test_overload_and_deadlines_keep_their_meaning(error: RollmillError) -> None:
     with pytest.raises(type(error)):
         await asked(FakeModels([error]))
 
@@ -224,7 +224,7 @@ def test_a_wrong_prompt_file_is_told_by_its_name(text: str, told: str, tmp_path:
 
 
 def test_a_missing_prompt_file_is_told_too(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="none.yaml"):
+    with pytest.raises(ConfigError, match=r"none\.yaml"):
         read_prompt(tmp_path / "none.yaml", EQUIVALENCE_FIELDS)
 
 

@@ -6,7 +6,11 @@ from rollmill.contracts.rollouts import Verdict
 from rollmill.errors import ConfigError
 from rollmill.grading.objectives import MultiRewardSettings, Objective, Objectives, group_normalised
 
-PARTS = {"correct": 1.0, "short": Objective(weight=0.5, lowest=-100, highest=0), "rude": -0.25}
+PARTS: dict[str, Objective | float] = {
+    "correct": 1.0,
+    "short": Objective(weight=0.5, lowest=-100, highest=0),
+    "rude": -0.25,
+}
 SCORES = {"correct": 1.0, "short": -50.0, "rude": 1.0}
 
 
