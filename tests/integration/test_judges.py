@@ -1,5 +1,6 @@
 """Judges as services: what a run does when its judge is down, and how its rollouts get their verdicts afterwards."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from rollmill.artifacts.reader import read_jsonl
 from rollmill.cli.main import build_cli
 from rollmill.config.topology import grading_services, load_topology
 from rollmill.contracts.json import JsonObject
+from rollmill.contracts.rollouts import Rollout
+from rollmill.openai import text_message
+from rollmill.server.sessions import Session
+from rollmill_services.resources.llm_judge.verifier import LlmJudge, LlmJudgeSettings
 
 JUDGE_EXAMPLE = Path(__file__).parents[2] / "examples/judge"
 TOPOLOGY = """
@@ -86,6 +91,24 @@ def test_a_judge_that_is_down_fails_rollouts_that_get_their_verdicts_when_it_is_
     merged = run("aggregate", "--input-glob", tmp_path / "[xy].jsonl", "--output", tmp_path / "all.jsonl")
     assert merged.exit_code == 0, merged.output
     assert "24 of 24 rollouts" in merged.stderr
+
+
+async def test_the_examples_judge_knows_its_right_answers_from_its_wrong_ones() -> None:
+    toy = importlib.import_module("toy_judge").ToyJudge()
+
+    class Models:
+        async def respond(self, name: str, request: JsonObject) -> JsonObject:
+            answer: JsonObject = await toy.respond(request)
+            return answer
+
+    verifier = LlmJudge(LlmJudgeSettings(judge="judge"))
+    verifier.models = Models()
+    for row in read_jsonl(JUDGE_EXAMPLE / "judged.jsonl"):
+        for kind, texts in row["scripted_answers"].items():
+            for text in texts:
+                rollout = Rollout({**row, "response": {"output": [text_message(text)]}})
+                reward = (await verifier.verify(rollout, Session("s", row))).reward
+                assert (reward == 1.0) is (kind == "right"), (row["responses_create_params"], text)
 
 
 def test_the_judge_is_among_what_grades(tmp_path: Path) -> None:

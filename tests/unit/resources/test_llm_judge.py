@@ -134,6 +134,11 @@ async def test_a_judge_without_a_verdict_fails_the_rollout_and_gives_no_reward()
         await verifier.verify(answered("8", expected_answer="8"), SESSION)
 
 
+async def test_a_verifier_that_was_never_started_says_that_it_has_no_way_to_its_judge() -> None:
+    with pytest.raises(JudgeFailedError, match="no way to the model 'judge'"):
+        await LlmJudge(LlmJudgeSettings(judge="judge")).verify(answered("8", expected_answer="8"), SESSION)
+
+
 @pytest.mark.parametrize(
     ("row", "pointer"),
     [
