@@ -17,7 +17,7 @@ from rollmill.contracts.json import JsonObject, canonical
 from rollmill.contracts.rows import Row, answer_text
 from rollmill.contracts.runs import RunOptions
 from rollmill.openai import normalize_input
-from rollmill.testing import FakeModel
+from rollmill.testing import FakeModel, judge_answer
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Collect, NetworkTopology
@@ -48,17 +48,12 @@ def recorded_verdicts() -> dict[str, str]:
     return {expected: answer_text(said["response"]) for expected, said in told}
 
 
-def _boundary(request: JsonObject) -> str:
-    [boundary] = set(re.findall(r"^VERDICT-\w+", request["input"][-1]["content"], re.M))
-    return str(boundary)
-
-
 def repeat(request: JsonObject) -> str:
     """Give the recorded verdict on the first answer that is shown, in the words that are asked for now."""
     prompt = request["input"][-1]["content"]
     shown = {json.loads(text).strip("\\()") for text in re.findall(r'^(?:First|Second) answer: (".*")$', prompt, re.M)}
     [said] = [said for expected, said in recorded_verdicts().items() if expected.strip("\\()") in shown]
-    return f"{said}\n{_boundary(request)}: {'YES' if '[[A=B]]' in said else 'NO'}"
+    return f"{said}\n{judge_answer(request, '[[A=B]]' in said)}"
 
 
 class RecordedJudge(FakeModel):
@@ -72,7 +67,7 @@ class GenerousJudge(FakeModel):
     """Says yes to whatever it is asked."""
 
     def __init__(self, settings: ServiceSettings | None = None) -> None:
-        super().__init__(lambda request: f"{_boundary(request)}: YES", settings)
+        super().__init__(lambda request: judge_answer(request, True), settings)
 
 
 @pytest.fixture(params=["embedded", "over sockets"])

@@ -14,7 +14,7 @@ from rollmill.contracts.rows import Row
 from rollmill.errors import InputError, JudgeFailedError, NotReadyError, OverloadedError, RollmillError, UpstreamError
 from rollmill.openai import text_message
 from rollmill.server.sessions import Session
-from rollmill.testing import FakeModels, asgi_client
+from rollmill.testing import FakeModels, asgi_client, judge_answer
 from rollmill.testing.models import Step
 from rollmill_services.resources.genrm_compare.app import create_app
 from rollmill_services.resources.genrm_compare.comparing import pairs
@@ -33,14 +33,12 @@ def judging_by(better: Better) -> FakeModels:
 
     def judge(request: JsonObject) -> Step:
         prompt = request["input"][-1]["content"]
-        [boundary] = set(re.findall(r"^VERDICT-\w+", prompt, re.M))
         first, second = (json.loads(text) for text in re.findall(r'^(?:First|Second) answer: (".*")$', prompt, re.M))
         verdicts = [better(first, second), better(second, first)]
         for verdict in verdicts:
             if isinstance(verdict, RollmillError):
                 return verdict
-        words = ["YES" if verdict else "NO" for verdict in verdicts]
-        return "\n".join(f"{boundary} {number}: {word}" for number, word in enumerate(words, start=1))
+        return judge_answer(request, *(bool(verdict) for verdict in verdicts))
 
     return FakeModels(judge)
 

@@ -11,7 +11,7 @@ from rollmill.errors import ConfigError, InputError, JudgeFailedError
 from rollmill.openai import text_message
 from rollmill.server import resources_app
 from rollmill.server.sessions import Session
-from rollmill.testing import FakeModels, asgi_client
+from rollmill.testing import FakeModels, asgi_client, judge_answer
 from rollmill_services.resources.llm_judge.app import create_app
 from rollmill_services.resources.llm_judge.verifier import LlmJudge, LlmJudgeSettings
 
@@ -25,10 +25,8 @@ def judge_with(opinion: Opinion, **settings: JsonValue) -> tuple[LlmJudge, FakeM
 
     def judge(request: JsonObject) -> str:
         prompt = request["input"][-1]["content"]
-        [boundary] = set(re.findall(r"^VERDICT-\w+", prompt, re.M))
         texts = {name: json.loads(text) for name, text in re.findall(r'^(\w+).*?: (".*")$', prompt, re.M)}
-        yes = ["YES" if verdict else "NO" for verdict in opinion(texts)]
-        return "\n".join(f"{boundary} {number}: {word}" for number, word in enumerate(yes, start=1))
+        return judge_answer(request, *opinion(texts))
 
     verifier = LlmJudge(LlmJudgeSettings.model_validate({"judge": "judge", **settings}))
     verifier.models = models = FakeModels(judge)

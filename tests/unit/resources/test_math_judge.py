@@ -2,25 +2,18 @@ import re
 
 import pytest
 
-from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.errors import JudgeFailedError
 from rollmill.openai import text_message
 from rollmill.server.sessions import Session
-from rollmill.testing import FakeModels
+from rollmill.testing import FakeModels, judge_answer
 from rollmill_services.resources.math_answer.verifier import MathAnswer, MathAnswerSettings
 
 
-def saying(*words: str) -> FakeModels:
-    """A judge that says these words in turn."""
-    turns = iter(words)
-
-    def judge(request: JsonObject) -> str:
-        prompt = request["input"][-1]["content"]
-        [boundary] = set(re.findall(r"^VERDICT-\w+", prompt, re.M))
-        return f"{boundary}: {next(turns)}"
-
-    return FakeModels(judge)
+def saying(*verdicts: bool) -> FakeModels:
+    """A judge that gives these verdicts in turn."""
+    turns = iter(verdicts)
+    return FakeModels(lambda request: judge_answer(request, next(turns)))
 
 
 async def graded(text: str, models: FakeModels, expected: str = "12") -> Verdict:
@@ -40,7 +33,7 @@ async def test_a_yes_of_the_library_stands_and_no_judge_is_asked() -> None:
 
 
 async def test_a_no_is_overturned_when_both_orders_say_so() -> None:
-    models = saying("YES", "YES")
+    models = saying(True, True)
 
     verdict = await graded(r"Seven and five: \boxed{13}", models)
 
@@ -55,14 +48,14 @@ async def test_a_no_is_overturned_when_both_orders_say_so() -> None:
     assert models.model.requests[0]["temperature"] == 0
 
 
-@pytest.mark.parametrize("words", [["NO"], ["YES", "NO"]])
-async def test_a_no_stands_as_soon_as_one_order_says_so(words: list[str]) -> None:
-    models = saying(*words)
+@pytest.mark.parametrize("verdicts", [[False], [True, False]])
+async def test_a_no_stands_as_soon_as_one_order_says_so(verdicts: list[bool]) -> None:
+    models = saying(*verdicts)
 
     verdict = await graded(r"\boxed{13}", models)
 
     assert (verdict.reward, verdict.details["library_reward"]) == (0.0, 0.0)
-    assert len(verdict.details["judge_evaluations"]) == len(models.asked) == len(words)
+    assert len(verdict.details["judge_evaluations"]) == len(models.asked) == len(verdicts)
 
 
 async def test_where_there_is_no_answer_there_is_nothing_to_judge() -> None:
