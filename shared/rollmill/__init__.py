@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rollmill.contracts.rollouts import Rollout, Verdict
     from rollmill.contracts.runs import RunOptions, RunRequest, RunStatus
     from rollmill.errors import InputError, RollmillError
+    from rollmill.grading.objectives import MultiRewardSettings, Objective, Objectives, group_normalised
     from rollmill.profiling import Profile, profile
     from rollmill.server import (
         Agent,
@@ -47,6 +48,9 @@ _NAMES = {
     "Failure": "rollmill.contracts.failures",
     "InputError": "rollmill.errors",
     "Model": "rollmill.server.model",
+    "MultiRewardSettings": "rollmill.grading.objectives",
+    "Objective": "rollmill.grading.objectives",
+    "Objectives": "rollmill.grading.objectives",
     "Profile": "rollmill.profiling",
     "ProfilerClient": "rollmill.client.control",
     "Resources": "rollmill.server.resources",
@@ -62,6 +66,7 @@ _NAMES = {
     "Verdict": "rollmill.contracts.rollouts",
     "agent_app": "rollmill.server.agent_host",
     "collect": "rollmill.collection.library",
+    "group_normalised": "rollmill.grading.objectives",
     "model_app": "rollmill.server.model_host",
     "profile": "rollmill.profiling",
     "read_rollouts": "rollmill.artifacts.reader",
@@ -84,6 +89,9 @@ __all__ = [
     "Failure",
     "InputError",
     "Model",
+    "MultiRewardSettings",
+    "Objective",
+    "Objectives",
     "Profile",
     "ProfilerClient",
     "Resources",
@@ -100,6 +108,7 @@ __all__ = [
     "__version__",
     "agent_app",
     "collect",
+    "group_normalised",
     "model_app",
     "profile",
     "read_rollouts",

@@ -118,6 +118,12 @@ class UpstreamError(RollmillError):
     slug, title, status = "upstream-failed", "Upstream failed", 502
 
 
+class JudgeFailedError(UpstreamError):
+    """A judge could not be asked, or gave no verdict that can be read; that says nothing about the rollout."""
+
+    slug, title, retryable = "judge_failed", "Judge failed", True
+
+
 class ConnectError(UpstreamError):
     """No connection could be made, so the request was certainly not processed."""
 

@@ -39,6 +39,7 @@ OFFLINE = [
     "reasoning_gym",
     "demo",
     "dice/dice",
+    "judge/judge",
     "toy_text",
 ]
 EXTRAS = {"reasoning_gym": "reasoning_gym"}
@@ -52,8 +53,9 @@ def load(name: str, environ: dict[str, str] | None = None) -> Topology:
 
 
 @pytest.fixture(autouse=True)
-def _in_the_folder_of_the_dice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES / "dice"))  # as if started there
+def _in_the_folders_with_code_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("dice", "judge"):
+        monkeypatch.syspath_prepend(str(EXAMPLES / name))  # as if started there
 
 
 async def rewards(topology: Topology, collect: "Collect") -> dict[str, list[float]]:

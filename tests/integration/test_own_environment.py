@@ -8,17 +8,19 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rollmill import Resources, Session, ToolError
+from rollmill import Resources, Rollout, Session, ToolError
 from rollmill.artifacts.reader import read_rollouts
 from rollmill.config.loading import find_service
 from rollmill.config.topology import parse_topology, service_settings
 from rollmill.contracts.json import JsonValue
 from rollmill.errors import InputError
+from rollmill.openai import text_message
 from rollmill.server import resources_app
 from rollmill.server.tools import declared_tools
 from rollmill.testing import asgi_client
@@ -57,7 +59,7 @@ def new_dice() -> Resources:
 def test_every_block_of_the_guide_is_of_a_kind_that_is_tested_here() -> None:
     languages = re.findall(r"^```(\w+)$", GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
-    assert sorted(languages) == sorted(["python"] * 3 + ["json", "yaml", "bash", "toml"])
+    assert sorted(languages) == sorted(["python"] * 4 + ["json", "yaml", "bash", "toml"])
 
 
 def test_the_guide_shows_the_files_of_the_example() -> None:
@@ -95,6 +97,26 @@ async def test_the_guides_casino_takes_its_settings_from_a_topology_and_refuses_
 
     with pytest.raises(ToolError, match="the house allows 1 rolls"):
         await casino.roll(6, session)
+
+
+async def test_the_guides_sums_have_two_objectives_whose_weights_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums_type = executed(blocks(GUIDE, "python")[3])["Sums"]
+    monkeypatch.setitem(sys.modules, "sums", types.SimpleNamespace(Sums=sums_type, __name__="sums"))
+    text = """services:
+      plain: {kind: resources, use: 'sums:Sums'}
+      scaled: {kind: resources, use: 'sums:Sums', settings: {normalise_rewards: true, reward_weights: {brief: 1}}}
+    """
+    topology = parse_topology(text, base_dir=DICE)
+    rollout = Rollout({"sum": 7, "response": {"output": [text_message("It is 7 .")]}})
+
+    plain, scaled = [
+        await sums_type(service_settings(topology, name)).verify(rollout, Session("s", {}))
+        for name in ("plain", "scaled")
+    ]
+
+    assert plain.reward == 1.0 - 0.25 * 4
+    assert scaled.reward == (1.0 + 46 / 50) / 2
+    assert plain.components == scaled.components == {"correct": 1.0, "brief": -4}
 
 
 def test_the_guides_entry_point_names_the_environment() -> None:

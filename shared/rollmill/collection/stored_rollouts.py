@@ -166,8 +166,9 @@ def _failed(stored: StoredRollouts, rollouts: Path) -> Iterator[tuple[int, str]]
 
 def _is_ungraded(row: Row) -> bool:
     failure = row.get("failure")
-    boundary = failure.get("boundary") if isinstance(failure, dict) else None
-    return boundary == "resources" and isinstance(row.get(rows.RESPONSE), dict)
+    told = failure if isinstance(failure, dict) else {}
+    while_grading = told.get("boundary") == "resources" or told.get("phase") == "verify"  # there it may be a judge
+    return while_grading and isinstance(row.get(rows.RESPONSE), dict)
 
 
 def _key(path: Path, row: Row) -> RowKey:

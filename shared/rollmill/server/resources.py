@@ -1,12 +1,29 @@
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.contracts.rows import Row
 from rollmill.contracts.services import ReverifyMode
+from rollmill.errors import ConfigError
 from rollmill.server.sessions import Session
+
+
+class Models(Protocol):
+    """The models of the topology, as an environment reaches them."""
+
+    async def respond(self, name: str, request: JsonObject) -> JsonObject:
+        """Send a Responses request to the model service of this name and return its Responses object.
+
+        Raises:
+            RollmillError: the model failed; its `boundary` extension is `model`.
+        """
+
+
+class _NoModels:
+    async def respond(self, name: str, request: JsonObject) -> JsonObject:
+        raise ConfigError(f"there is no way to the model {name!r}: `models` is set when the service starts")
 
 
 class Resources(ABC):
@@ -23,6 +40,9 @@ class Resources(ABC):
     """Numeric fields of a verified row that are scores; statistics are of the first one unless asked otherwise."""
     answer_field: ClassVar[str | None] = "extracted_answer"
     """Field of a verified row that holds the answer, for majority votes; None when there is none."""
+    models: Models = _NoModels()
+    """How a verifier asks a model, such as a judge; there from `startup` on. Name the model in a setting of type
+    `Annotated[str, ServiceRef("model")]`. A test puts a fake here."""
 
     def __init__(self, settings: ServiceSettings | None = None) -> None:
         self.settings = settings or self.Settings()

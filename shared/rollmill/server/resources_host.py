@@ -8,7 +8,7 @@ from http.cookies import CookieError, SimpleCookie
 
 import structlog
 
-from rollmill.client.services import CLOSE_WITH_VERIFY_HEADER
+from rollmill.client.services import CLOSE_WITH_VERIFY_HEADER, ModelClient
 from rollmill.context import MCP_TOKEN_HEADER, SESSION_HEADER
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
@@ -23,6 +23,7 @@ from rollmill.server.environment import Environment
 from rollmill.server.environment_host import environment_routes
 from rollmill.server.identity import class_identity
 from rollmill.server.mcp_endpoint import McpEndpoint
+from rollmill.server.phases import upstream
 from rollmill.server.resources import Resources
 from rollmill.server.runtime import Runtime
 from rollmill.server.sessions import Session, SessionSigner, SessionStore
@@ -111,7 +112,8 @@ class _Host:
         return routes + [self._tool_route(tool) for tool in self._tools.values()]
 
     @asynccontextmanager
-    async def _lifespan(self, _: Runtime) -> AsyncIterator[None]:
+    async def _lifespan(self, runtime: Runtime) -> AsyncIterator[None]:
+        self._resources.models = _RemoteModels(ModelClient(runtime.client))
         await self._resources.startup()
         try:
             offered = self._mcp.running() if self._mcp else nullcontext()
@@ -255,6 +257,17 @@ class _Host:
             for session in self._sessions.take_idle():
                 log.info("session_reaped", session=session.id)
                 await self._end(session)
+
+
+class _RemoteModels:
+    """`Models` that are services."""
+
+    def __init__(self, client: ModelClient) -> None:
+        self._client = client
+
+    async def respond(self, name: str, request: JsonObject) -> JsonObject:
+        with upstream("model"):
+            return await self._client.respond(name, request)
 
 
 def _overrides(resources: Resources, hook: str) -> bool:

@@ -40,3 +40,21 @@ class FakeModel(Model):
 
     def _next(self) -> Step:
         return self._steps.pop(0) if len(self._steps) > 1 else self._steps[0]
+
+
+class FakeModels:
+    """The `models` of an environment in a test, such as its judge: prepared answers, whichever model is asked.
+
+    Args:
+        steps: as `FakeModel` takes them.
+    """
+
+    def __init__(self, steps: Iterable[Step] | Callable[[JsonObject], Step]) -> None:
+        self.model = FakeModel(steps)
+        self.asked: list[str] = []
+        """Names of the models that were asked, in order."""
+
+    async def respond(self, name: str, request: JsonObject) -> JsonObject:
+        """See `Models.respond`."""
+        self.asked.append(name)
+        return await self.model.respond(request)

@@ -1,15 +1,17 @@
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from rollmill.config.settings import ServiceSettings
+from rollmill.config.settings_refs import ServiceRef
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.contracts.rows import Row
 from rollmill.contracts.services import ReverifyMode
 from rollmill.errors import ConfigError, InputError
+from rollmill.grading.judging import Judge
 from rollmill.grading.serving import LIMIT
 from rollmill.grading.text import without_surrogates
 from rollmill.grading.workers import WorkerPool
@@ -23,6 +25,7 @@ from rollmill_services.resources.math_answer.answers import (
     same_text,
     unframed,
 )
+from rollmill_services.resources.math_answer.judged import second_opinion
 from rollmill_services.resources.math_answer.rewrite import other_forms
 from rollmill_services.resources.math_answer.units import in_one_unit, quantity
 
@@ -36,6 +39,10 @@ class MathAnswerSettings(ServiceSettings):
     """Longest comparison of one answer; beyond it the answer counts as wrong, unless it is the expected text."""
     verify_workers: int = Field(default=2, ge=1)
     """Most processes that compare answers."""
+    judge: Annotated[str, ServiceRef("model")] = ""
+    """A model service that may overturn a no; empty for none."""
+    judge_params: JsonObject = Field(default_factory=dict)
+    """Sampling parameters of the judge's requests."""
 
 
 class MathAnswer(Resources):
@@ -51,6 +58,7 @@ class MathAnswer(Resources):
     def __init__(self, settings: MathAnswerSettings | None = None) -> None:
         super().__init__(settings)
         limits = settings or MathAnswerSettings()
+        self._judge, self._judge_params = limits.judge, limits.judge_params
         self._timeout_seconds = limits.verify_timeout_seconds
         self._workers = WorkerPool(
             _MATH_WORKER, count=limits.verify_workers, timeout_seconds=limits.verify_timeout_seconds
@@ -88,7 +96,15 @@ class MathAnswer(Resources):
         Raises:
             InputError: `expected_answer` is missing, or neither text nor a number.
             ConfigError: math-verify is not installed.
+            JudgeFailedError: the judge failed, or gave no verdict that can be read.
         """
+        verdict = await self._by_library(rollout)
+        if not self._judge:
+            return verdict
+        judge = Judge(self.models, self._judge, params=self._judge_params)
+        return await second_opinion(judge, rollout, verdict, expected=_expected(rollout))
+
+    async def _by_library(self, rollout: Rollout) -> Verdict:
         expected, text = _expected(rollout), without_surrogates(rollout.text)
         answer = final_answer(text)
         if answer is None:
