@@ -1,7 +1,7 @@
 """The kit passes what keeps the contract, and names each way of breaking it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -205,12 +205,11 @@ async def test_a_verdict_that_changes_with_each_call_is_no_stateless_one() -> No
     ],
     ids=["empty", "huge", "ordered", "planted"],
 )
-async def test_a_verifier_that_is_fooled_is_found_out(fooled: object, told: str) -> None:
+async def test_a_verifier_that_is_fooled_is_found_out(fooled: Callable[[Rollout], object], told: str) -> None:
     class Fooled(Cities):
         reverify_mode = "unknown"
 
         async def verify(self, rollout: Rollout, session: Session) -> Verdict | float:
-            assert callable(fooled)
             return 1.0 if fooled(rollout) else await super().verify(rollout, session)
 
     checks = await checked(Fooled())
