@@ -22,6 +22,7 @@ def init(*arguments: str | Path) -> Result:
 
 
 @pytest.mark.e2e
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["resources", "agent"])
 def test_the_three_commands_that_are_printed_run_as_they_stand(kind: str, tmp_path: Path) -> None:
     result = init(kind, "new_one", "--dir", tmp_path / "my folder")
@@ -33,7 +34,7 @@ def test_the_three_commands_that_are_printed_run_as_they_stand(kind: str, tmp_pa
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
 
     assert result.exit_code == 0
