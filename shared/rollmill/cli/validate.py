@@ -22,7 +22,7 @@ def validate(  # noqa: PLR0913 (one parameter for each option of the command)
         Path | None, typer.Option(help="Rollouts with known rewards; by default beside the environment's module.")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token of --url; else that of ROLLMILL_TOKEN.")
+        Path | None, typer.Option(help="File with the token of --url; else as for --head of other commands.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for one call.")] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -1,8 +1,9 @@
 """How `rollmill validate` checks environments: each is started alone in this process, or is reached by its URL."""
 
 import asyncio
-import os
-from collections.abc import Iterator, Sequence
+import faulthandler
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,8 @@ from rollmill.config.loading import service_folder
 from rollmill.config.topology import Topology
 from rollmill.contracts.rows import Row, agent_name
 from rollmill.errors import InputError
-from rollmill.local.connection import token_from_environment
+from rollmill.local.connection import find_connection
+from rollmill.server.background import background
 from rollmill.testing.conformance import Check, Fixture, check_service, check_url, read_fixtures
 from rollmill.testing.conformance.fixtures import FILE_NAME
 
@@ -62,7 +64,7 @@ def check_server(url: str, token_file: Path | None, material: Material) -> list[
         raise InputError(f"{url!r} is not a URL; write it like http://127.0.0.1:8000")
     tasks = list(islice(read_jsonl(material.tasks), MOST_TASKS)) if material.tasks else []
     fixtures = read_fixtures(material.fixtures) if material.fixtures else []
-    token = token_from_environment({"ROLLMILL_TOKEN_FILE": str(token_file)} if token_file else os.environ)
+    token = token_file.read_text(encoding="utf-8").strip() if token_file else find_connection(url).token
     return asyncio.run(
         check_url(url, token=token, tasks=tasks, fixtures=fixtures, timeout_seconds=material.timeout_seconds)
     )
@@ -71,12 +73,35 @@ def check_server(url: str, token_file: Path | None, material: Material) -> list[
 async def _check_one(topology: Topology, name: str, material: Material) -> list[Check]:
     tasks, fixtures = _tasks(topology, name, material), _fixtures(topology, name, material)
     try:
-        async with embedded(topology, only=name) as client:
+        async with _watched(material.timeout_seconds), embedded(topology, only=name) as client:
             return await check_service(
                 client, name, tasks=tasks, fixtures=fixtures, timeout_seconds=material.timeout_seconds
             )
     except Exception as error:  # an author's `startup` may raise anything at all
         return [Check(name, "start", "fail", str(error) or type(error).__name__)]
+
+
+@asynccontextmanager
+async def _watched(seconds: float) -> AsyncIterator[None]:
+    """End the process, with the stack of what it does, when the event loop is held up for so long: no timeout could.
+
+    An environment that computes without awaiting, say with a regular expression that never ends, shares this loop.
+    """
+
+    def wind_up() -> None:
+        faulthandler.dump_traceback_later(seconds + 1.0, exit=True, file=2)  # stderr, also where Python's is replaced
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            wind_up()
+
+    wind_up()
+    async with background(look(), name="watch"):
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _tasks(topology: Topology, name: str, material: Material) -> list[Row]:

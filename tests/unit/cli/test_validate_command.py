@@ -1,6 +1,8 @@
 import asyncio
 import json
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -127,6 +129,21 @@ def test_an_environment_that_does_not_start_is_a_failed_check_and_the_others_are
     assert results(result, "echo") == {"start": "fail"}
     assert "no database here" in result.stdout
     assert set(results(result, "weather").values()) == {"pass", "skip"}
+
+
+@pytest.mark.e2e
+def test_an_environment_that_holds_up_the_event_loop_ends_with_the_stack_that_shows_where(topology: Path) -> None:
+    [module] = topology.parent.glob("echo_*.py")
+    module.write_text(
+        OWN.replace("return Verdict(", "\n        while len(rollout.text) > 9: pass\n        return Verdict(")
+    )
+    command = [sys.executable, "-m", "rollmill", "validate", "-c", str(topology), "--service", "echo", "--timeout", "3"]
+
+    done = subprocess.run(command, cwd=topology.parent, capture_output=True, text=True, timeout=100)
+
+    assert done.returncode == 1
+    assert f'{module.name}", line' in done.stderr
+    assert "in verify" in done.stderr
 
 
 def test_files_may_be_named_for_one_environment(topology: Path, tmp_path: Path) -> None:
