@@ -22,8 +22,8 @@ def test_the_environments_have_fixtures() -> None:
     assert {"code_tests", "counter", "math_answer", "mcqa", "string_match", "weather"} <= set(WITH_FIXTURES)
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in ENVIRONMENTS.glob("*/app.py")))
-def test_the_readme_of_each_environment_names_an_example_that_is_there(name: str) -> None:
+@pytest.mark.parametrize("name", WITH_FIXTURES)
+def test_the_readme_of_an_environment_names_an_example_that_is_there(name: str) -> None:
     assert example(name).is_file()
 
 
