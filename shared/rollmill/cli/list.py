@@ -1,5 +1,5 @@
 import asyncio
-import importlib.util
+import importlib
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rollmill.cli.console import emit, emit_json, table
+from rollmill.cli.readme import first_sentence, readme_of
 from rollmill.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def list_services(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="List the services of this topology.")] = None,
     head: Annotated[str | None, typer.Option(help="List the live services of this head.")] = None,
 ) -> None:
-    """List the services that are installed, or those of a topology or a head."""
+    """List the services that are installed, with an example of each environment, or those of a topology or a head."""
     if config is not None and head is not None:
         raise typer.BadParameter("give either --config or --head")
     if config is not None:
@@ -47,7 +48,8 @@ def list_services(
     if as_json:
         emit_json(lines)
     elif lines:
-        emit(table([key.upper() for key in lines[0]], [[_short(cell) for cell in line.values()] for line in lines]))
+        columns = [key for key in lines[0] if any(line[key] != "" for line in lines)]
+        emit(table([key.upper() for key in columns], [[_short(line[key]) for key in columns] for line in lines]))
 
 
 def installed() -> list[ListLine]:
@@ -59,7 +61,8 @@ def installed() -> list[ListLine]:
 
 def _installed(name: str, target: str) -> ListLine:
     module = target.partition(":")[0]
-    kind, description = _kind_from_path(module), _first_sentence(_readme(module))
+    readme = readme_of(module)
+    kind, description = _kind_from_path(module), readme.summary
     if not kind or not description:
         from rollmill.config.loading import find_service
 
@@ -70,7 +73,13 @@ def _installed(name: str, target: str) -> ListLine:
         else:
             kind = kind or definition.kind or ""
             description = description or _docstring(target)
-    return {"name": name, "kind": kind or "unknown", "description": description}
+    return {
+        "name": name,
+        "kind": kind or "unknown",
+        "example": readme.example,
+        "description": description,
+        "install": f"pip install '{readme.missing}'" if readme.missing else "",
+    }
 
 
 def _kind_from_path(module: str) -> str:
@@ -82,31 +91,12 @@ def _kind_from_path(module: str) -> str:
     return ""
 
 
-def _readme(module: str) -> str:
-    """Return the text of the README next to a service's module; finding it imports only its parent packages."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except Exception:  # a parent package may raise anything at all; whoever uses the service is told what
-        return ""
-    if spec is None or spec.origin is None:
-        return ""
-    readme = Path(spec.origin).with_name("README.md")
-    return readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
-
-
 def _docstring(target: str) -> str:
     module, _, attribute = target.partition(":")
     found: object = importlib.import_module(module)
     for part in attribute.split("."):
         found = getattr(found, part, None)
-    return _first_sentence(getattr(found, "__doc__", None) or "")
-
-
-def _first_sentence(text: str) -> str:
-    """Return the first sentence of the first paragraph that is no heading."""
-    paragraphs = (part.strip() for part in text.split("\n\n"))
-    prose = next((part for part in paragraphs if part and not part.startswith(("#", "!", "<", "[!"))), "")
-    return " ".join(prose.split()).partition(". ")[0].rstrip(".")
+    return first_sentence(getattr(found, "__doc__", None) or "")
 
 
 def _of_topology(config: Path) -> list[ListLine]:

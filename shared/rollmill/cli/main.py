@@ -10,6 +10,7 @@ from rollmill.cli.compare import compare
 from rollmill.cli.console import LOG_LEVELS, checked_level, emit, guarded
 from rollmill.cli.down import down
 from rollmill.cli.export import export
+from rollmill.cli.init import init
 from rollmill.cli.list import list_services
 from rollmill.cli.profile import profile
 from rollmill.cli.render import render
@@ -34,6 +35,7 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     ("aggregate", aggregate),
     ("reverify", reverify),
     ("render", render),
+    ("init", init),
     ("validate", validate),
     ("list", list_services),
     ("token", token),

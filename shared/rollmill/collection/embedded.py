@@ -14,19 +14,20 @@ from rollmill.server.in_process import run_in_process
 
 @asynccontextmanager
 async def embedded(
-    topology: Topology, *, grading_only: bool = False, tracer: Tracer = NO_TRACER
+    topology: Topology, *, grading_only: bool = False, only: str = "", tracer: Tracer = NO_TRACER
 ) -> AsyncIterator[ServiceClient]:
     """Start the services of a topology, one replica each, and hand out the client that reaches them.
 
     Args:
         topology: what to start.
         grading_only: leave out the models that only agents ask.
+        only: start just this resources service and the services that it asks.
         tracer: of all of them.
 
     Raises:
         ConfigError: a service cannot be built or started; names it.
     """
-    order = grading_services(topology) if grading_only else startup_order(topology)
+    order = grading_services(topology, only) if grading_only or only else startup_order(topology)
     apps = {name: _build(topology, name) for name in order}
     async with run_in_process(apps, tracer=tracer) as client:
         yield client

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -66,6 +67,17 @@ def find_service(use: str) -> ServiceDefinition:
     if callable(found):
         return _from_function(found, use)
     raise _not_a_service(use)
+
+
+def service_folder(use: str) -> Path | None:
+    """Return the folder of the module that a service comes from, once `find_service` has found it.
+
+    Raises:
+        ConfigError: there is no such service.
+    """
+    module_name, _ = _split(use if ":" in use else _entry_point(use))
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return Path(file).parent if file else None
 
 
 def _entry_point(name: str) -> str:

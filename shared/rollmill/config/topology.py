@@ -108,8 +108,12 @@ def startup_order(topology: Topology) -> list[str]:
     return list(TopologicalSorter({name: edges[name] for name in by_kind}).static_order())
 
 
-def grading_services(topology: Topology) -> list[str]:
+def grading_services(topology: Topology, only: str = "") -> list[str]:
     """Name, in startup order, the services that stored rollouts are graded with: no model, unless a verifier asks it.
+
+    Args:
+        topology: what there is.
+        only: one resources service; then it and those that it asks, and no agents.
 
     Raises:
         ConfigError: as `startup_order`.
@@ -117,13 +121,13 @@ def grading_services(topology: Topology) -> list[str]:
     services = _services(topology)
     edges = service_edges(services)
     needed: set[str] = set()
-    waiting = [name for name, service in services.items() if service.kind == "resources"]
+    waiting = [only] if only else [name for name, service in services.items() if service.kind == "resources"]
     while waiting:
         name = waiting.pop()
         if name not in needed:
             needed.add(name)
             waiting.extend(edges[name])
-    agents = {name for name, service in services.items() if service.kind == "agent"}
+    agents = {name for name, service in services.items() if service.kind == "agent" and not only}
     return [name for name in startup_order(topology) if name in needed | agents]
 
 

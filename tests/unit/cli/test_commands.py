@@ -189,7 +189,14 @@ def test_installed_services_are_described_by_their_readme_or_their_docstring(
     package = tmp_path / "listed_package" / "resources" / "echo"
     package.mkdir(parents=True)
     (package / "app.py").write_text("raise RuntimeError('not to be imported')")
-    (package / "README.md").write_text("# Echo\n\nRepeats what it\nhears. And more.\n\nOther text.")
+    (package / "README.md").write_text(
+        "# Echo\n\nRepeats what it\nhears. And more.\n\nNeeds `echoes[loud]`, not `other[thing]`; see examples/echo.yaml."
+    )
+    (tmp_path / "echoes-1.dist-info").mkdir()
+    (tmp_path / "echoes-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: echoes\nVersion: 1\nProvides-Extra: loud\nRequires-Dist: pytest\n"
+        "Requires-Dist: no-such-megaphone>=2; extra == 'loud'\n"
+    )
     (tmp_path / "listed_module.py").write_text(
         "from rollmill.server import Resources\nclass Documented(Resources):\n"
         "    '''Says what it is. And more.'''\n    async def verify(self, rollout, session): return 1.0\n"
@@ -207,8 +214,10 @@ def test_installed_services_are_described_by_their_readme_or_their_docstring(
 
     by_name = {line["name"]: line for line in installed()}
 
-    assert by_name["echo"] == {"name": "echo", "kind": "resources", "description": "Repeats what it hears"}
-    assert by_name["documented"] == {"name": "documented", "kind": "resources", "description": "Says what it is"}
+    told = {"name": "echo", "kind": "resources", "description": "Repeats what it hears"}
+    assert by_name["echo"] == {**told, "example": "examples/echo.yaml", "install": "pip install 'echoes[loud]'"}
+    told = {"name": "documented", "kind": "resources", "description": "Says what it is"}
+    assert by_name["documented"] == {**told, "example": "", "install": ""}
     assert by_name["broken"]["kind"] == "unknown"
     assert str(by_name["broken"]["description"]).startswith("cannot be used: cannot import")
 
