@@ -135,8 +135,3 @@ class HotRoute:
     """Stop the handler when the client goes away."""
     request_schema: JsonObject | None = None
     response_schema: JsonObject | None = None
-
-    @property
-    def name(self) -> str:
-        """How its spans are called."""
-        return f"{self.method} {self.path}"
