@@ -56,7 +56,6 @@ SERVICES: dict[str, Callable[[Path], ServiceApp]] = {
     "agent": lambda _: agent_app(Silent(AgentSettings(name="a", model="policy", resources="shop"))),
 }
 EVERYWHERE = {
-    "rollmill_requests",
     "rollmill_request_seconds",
     "rollmill_requests_in_flight",
     "rollmill_requests_in_flight_limit",
@@ -110,11 +109,11 @@ async def test_calls_are_counted_by_method_route_and_status() -> None:
         await client.get("/version")
         found = await numbers(client)
 
-    assert found["rollmill_requests_total", ("POST", "/seed_session", "200")] == 3
-    assert found["rollmill_requests_total", ("POST", "/verify", "422")] == 1
-    assert found["rollmill_requests_total", ("GET", "/version", "200")] == 1
-    assert found["rollmill_request_seconds_count", ("POST", "/seed_session")] == 3
-    assert found["rollmill_request_seconds_sum", ("POST", "/seed_session")] > 0
+    assert found["rollmill_request_seconds_count", ("POST", "/seed_session", "200")] == 3
+    assert found["rollmill_request_seconds_count", ("POST", "/verify", "422")] == 1
+    assert found["rollmill_request_seconds_count", ("GET", "/version", "200")] == 1
+    assert found["rollmill_request_seconds_bucket", ("POST", "/seed_session", "200", "+Inf")] == 3
+    assert found["rollmill_request_seconds_sum", ("POST", "/seed_session", "200")] > 0
     assert found["rollmill_sessions_open", ()] == 3
     assert found["rollmill_requests_in_flight", ()] == 1  # the question itself
 
@@ -128,9 +127,9 @@ async def test_no_client_can_make_up_labels() -> None:
         text = (await client.get("/metrics")).text
         found = await numbers(client)
 
-    assert found["rollmill_requests_total", ("GET", "other", "404")] == 20
-    assert found["rollmill_requests_total", ("GET", "/v1/services/{name}", "404")] == 20
-    assert found["rollmill_requests_total", ("other", "/v1/services", "405")] == 20
+    assert found["rollmill_request_seconds_count", ("GET", "other", "404")] == 20
+    assert found["rollmill_request_seconds_count", ("GET", "/v1/services/{name}", "404")] == 20
+    assert found["rollmill_request_seconds_count", ("other", "/v1/services", "405")] == 20
     assert "name-1" not in text
     assert "METHOD1" not in text
 

@@ -93,6 +93,7 @@ async def test_a_call_whose_client_left_without_a_retry_is_cancelled(
         async with asyncio.timeout(10):
             while app.edge is None or app.edge.in_flight:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+    assert 'rollmill_request_seconds_count{method="POST",route="/run",status="499"} 1\n' in app.meters.text()
 
 
 async def test_a_retry_that_joins_keeps_the_call_alive(serve: Serve, work: Work, transport: HttpTransport) -> None:

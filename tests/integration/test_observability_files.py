@@ -1,6 +1,9 @@
 """The dashboard and the alert rules ask for numbers that there are: every name and label is in a real `/metrics`."""
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -160,6 +163,20 @@ def test_prometheus_is_told_of_its_rules_and_shows_the_token_everywhere() -> Non
     assert [FOLDER / name for name in config["rule_files"]] == [FOLDER / "alerts.yml"]
     assert shown == [{"credentials_file": "/prometheus/token"}] * 3
     assert {job["job_name"] for job in config["scrape_configs"]} == {"rollmill", "rollmill-head"}
+
+
+def has_compose() -> bool:
+    asked = ["docker", "compose", "version"]
+    return shutil.which("docker") is not None and subprocess.run(asked, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not has_compose(), reason="NOT TESTED: docker compose is not installed")
+def test_compose_understands_the_override() -> None:
+    files = ["--file", "docker-compose.yml", "--file", "docker-compose.observability.yml"]
+    command = ["docker", "compose", "--env-file", os.devnull, *files, "config", "--quiet"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_compose_file_mounts_files_that_there_are_and_publishes_on_loopback_only() -> None:

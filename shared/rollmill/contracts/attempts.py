@@ -1,7 +1,7 @@
 import re
 from typing import NamedTuple, Self
 
-_TEXT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,127})/(\d{1,18}):(\d{1,18})/(\d{1,9})")
+_TEXT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,127})/([0-9]{1,18}):([0-9]{1,18})/([0-9]{1,9})")
 
 
 class AttemptId(NamedTuple):

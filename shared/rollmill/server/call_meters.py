@@ -22,10 +22,10 @@ class CallMeters:
 
     def __init__(self, runtime: Runtime, in_flight: Callable[[], int]) -> None:
         self._runtime = runtime
-        self.requests = Counter("rollmill_requests_total", "Calls answered.", "method", "route", "status")
-        self.seconds = Histogram("rollmill_request_seconds", "Time until a call was answered.", "method", "route")
+        labels = ("method", "route", "status")
+        self.seconds = Histogram("rollmill_request_seconds", "Calls, and the time until each was answered.", *labels)
         self.lag = Histogram("rollmill_event_loop_lag_seconds", "How much later than due the event loop came round.")
-        self._own: list[Meter] = [self.requests, self.seconds, self.lag, *_gauges(runtime, in_flight), _Process()]
+        self._own: list[Meter] = [self.seconds, self.lag, *_gauges(runtime, in_flight), _Process()]
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a call.
@@ -36,8 +36,7 @@ class CallMeters:
             status: of the answer; 0 when there was none.
             seconds: from its arrival to the end of its answer.
         """
-        self.requests.add(method, route, str(status or CLIENT_LEFT))
-        self.seconds.observe(seconds, method, route)
+        self.seconds.observe(seconds, method, route, str(status or CLIENT_LEFT))
 
     async def watch_loop(self) -> None:
         """Measure how late the event loop is, until cancelled."""

@@ -137,8 +137,3 @@ class HotRoute:
     """The handler itself checks who calls; the service's token is not asked for."""
     request_schema: JsonObject | None = None
     response_schema: JsonObject | None = None
-
-    @property
-    def name(self) -> str:
-        """How its spans are called."""
-        return f"{self.method} {self.path}"

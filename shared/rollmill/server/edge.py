@@ -36,7 +36,7 @@ from rollmill.errors import (
     UnauthorizedError,
 )
 from rollmill.ids import new_id
-from rollmill.observability.tracing import Attribute
+from rollmill.observability.tracing import NO_TRACER, Attribute
 from rollmill.server.call_meters import CallMeters, routed
 from rollmill.server.calls import Answer, Call, HotRoute, problem_answer
 from rollmill.server.idempotency import KeptAnswers
@@ -99,8 +99,8 @@ class Edge:
             if route is None:
                 await self._pass_on(scope, receive, sending)
             else:
-                with self._tracer.span(route.name, "server", self._about):
-                    await self._serve(route, headers, scope, receive, sending)
+                serve = self._serve if self._tracer is NO_TRACER else self._spanned
+                await serve(route, headers, scope, receive, sending)
         except RollmillError as error:
             await sending.problem(error, instance=scope["path"])
         except NestingError as error:  # nothing of ours is: it was sent
@@ -144,6 +144,12 @@ class Edge:
             error.extensions[REFUSED] = True
             raise
         return context
+
+    async def _spanned(
+        self, route: HotRoute, headers: dict[bytes, bytes], scope: Scope, receive: Receive, sending: "_Sending"
+    ) -> None:
+        with self._tracer.span(f"{route.method} {route.path}", "server", self._about):
+            await self._serve(route, headers, scope, receive, sending)
 
     async def _serve(
         self, route: HotRoute, headers: dict[bytes, bytes], scope: Scope, receive: Receive, sending: "_Sending"

@@ -140,6 +140,7 @@ async def test_overload_waits_as_long_as_the_server_asks_and_goes_elsewhere() ->
     await setting.client.call("s", "/x")
     assert setting.clock.slept == [7.0]
     assert len(set(setting.hosts)) == 2
+    assert setting.client.retries.values == {("s", "overloaded"): 1}
 
 
 async def test_a_pinned_call_stays_on_its_replica() -> None:
@@ -154,6 +155,7 @@ async def test_retries_are_bounded() -> None:
     with pytest.raises(ConnectError, match="3"):
         await setting.client.call("s", "/x")
     assert len(setting.hosts) == 4
+    assert setting.client.retries.values == {("s", "connect-failed"): 3}
 
 
 async def test_no_retry_would_start_after_the_deadline() -> None:

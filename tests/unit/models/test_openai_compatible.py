@@ -26,6 +26,7 @@ from rollmill.errors import (
     UpstreamTimeoutError,
     is_retryable,
 )
+from rollmill.observability.meters import exposition
 from rollmill.openai import (
     chat_chunks,
     chat_completion_to_response,
@@ -252,6 +253,20 @@ async def test_an_overload_is_waited_out() -> None:
         assert answer_text(await model.respond({"input": "hi"})) == "hello"
 
     assert len(engine.bodies) == 2
+    assert 'rollmill_engine_retries_total{reason="overloaded"} 1\n' in exposition(model.meters)
+
+
+async def test_the_engine_is_told_the_trace_of_the_call_and_none_without_one() -> None:
+    engine = FakeEngine(plain())
+    async with model_on(engine) as model:
+        token = set_context(CallContext(traceparent="00-trace"))
+        try:
+            await model.respond({"input": "hi"})
+        finally:
+            reset_context(token)
+        await model.respond({"input": "hi"})
+
+    assert [headers.get("traceparent") for headers in engine.headers] == ["00-trace", None]
 
 
 async def test_an_overload_that_lasts_is_passed_on_with_the_wait() -> None:

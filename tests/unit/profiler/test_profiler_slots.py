@@ -50,11 +50,13 @@ async def test_only_so_many_run_at_once_and_the_rest_wait(gate: Gate) -> None:
     await until_at_work(gate, 2)
     for _ in range(20):
         await asyncio.sleep(0.001)  # the loop is free while the threads are at work
+    assert slots.waiting == 3
 
     gate.open()
 
     assert [await call for call in calls] == ["done"] * 5
     assert gate.most == 2
+    assert slots.waiting == 0
 
 
 async def test_an_error_of_the_work_is_the_callers() -> None:

@@ -63,6 +63,7 @@ async def test_a_service_registers_and_keeps_its_lease_by_heartbeats() -> None:
         instance = setting.known[0].instance
         await asyncio.sleep(0.4)  # several leases
         assert [i.instance for i in setting.known] == [instance]
+        assert setting.registrar.registered
     found = setting.known[0]
     assert (found.name, found.kind, found.url, found.capabilities) == (
         "weather",
