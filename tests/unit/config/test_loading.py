@@ -257,7 +257,7 @@ def test_an_unknown_service_is_told_with_the_nearest_and_all_known(packages: Pat
     problem = problem_of("demo_wether")
 
     assert problem.startswith("unknown service 'demo_wether'; did you mean 'demo_weather'? known: ")
-    assert "demo_weather, head, " in problem
+    assert "counter, demo_weather, " in problem
     assert problem_of("zzzzzzzz").startswith("unknown service 'zzzzzzzz'; known: ")
 
 
