@@ -25,9 +25,10 @@ from rollmill.errors import (
     UpstreamError,
 )
 from rollmill.openai.items import function_call
-from rollmill.server import Model, Resources, ServiceApp, Session, ToolError, model_app, resources_app, tool
+from rollmill.server import Episode, Model, Resources, ServiceApp, Session, ToolError, model_app, resources_app, tool
+from rollmill.server import agent_app as host_agent
 from rollmill.testing import FakeModel, service_client
-from rollmill_services.agents.tool_loop.agent import ToolLoopSettings
+from rollmill_services.agents.tool_loop.agent import ToolLoop, ToolLoopSettings
 from rollmill_services.agents.tool_loop.app import create_app
 
 SETTINGS = ServiceSettings()
@@ -368,3 +369,26 @@ async def test_a_lost_resources_server_is_no_tool_error() -> None:
 
 def test_errors_are_told_to_models_as_json() -> None:
     assert loads(error_output('a "quoted" thing')) == {"error": 'a "quoted" thing'}
+
+
+async def test_an_agent_opens_what_it_needs_before_it_serves_and_releases_it_at_the_end() -> None:
+    class Connected(ToolLoop):
+        def __init__(self) -> None:
+            super().__init__(ToolLoopSettings(name="shopper", model="policy", resources="shop"))
+            self.log: list[str] = []
+
+        async def startup(self) -> None:
+            self.log.append("startup")
+
+        async def respond(self, request: JsonObject, episode: Episode) -> JsonObject:
+            self.log.append("respond")
+            return await super().respond(request, episode)
+
+        async def shutdown(self) -> None:
+            self.log.append("shutdown")
+
+    connected, setting = Connected(), Setting(FakeModel(["done"]))
+    setting.apps["shopper"] = host_agent(connected)
+    async with setting.running() as agent:
+        await run(agent)
+    assert connected.log == ["startup", "respond", "shutdown"]

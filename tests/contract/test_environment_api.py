@@ -1,5 +1,6 @@
 """The Gymnasium kind of environment over its endpoints, and played by its agent."""
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 
@@ -10,7 +11,7 @@ from rollmill.client.services import AgentClient
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject, JsonValue, dumps
 from rollmill.contracts.rows import Row
-from rollmill.errors import InputError, UpstreamError
+from rollmill.errors import ConflictError, InputError, UpstreamError
 from rollmill.server import Environment, EnvironmentSettings, ServiceApp, Session, Step, model_app, resources_app
 from rollmill.testing import FakeModel, asgi_client, service_client
 from rollmill_services.agents.gymnasium_loop.agent import GymnasiumLoopSettings
@@ -137,6 +138,21 @@ async def test_no_step_is_taken_after_the_end_nor_without_a_session(client: http
     over = await client.post("/step", json={"action": "up"}, headers=session)
     assert (over.status_code, over.json()["detail"]) == (409, "the episode is over: call /reset first")
     assert (await client.post("/step", json={"action": "up"})).status_code == 404
+
+
+async def test_steps_that_are_sent_at_the_same_time_are_taken_one_after_the_other() -> None:
+    class Slow(Stairs):
+        async def step(self, action: str, session: Session) -> Step:
+            await asyncio.sleep(0.01)
+            return await super().step(action, session)
+
+    slow, session = Slow(), Session("s", {"height": 1})
+    await slow.begin(session)
+    first, second = [asyncio.create_task(slow.advance("up", session)) for _ in range(2)]
+    assert (await first).terminated
+    with pytest.raises(ConflictError, match="the episode is over"):
+        await second
+    assert slow.steps == 1
 
 
 async def test_a_session_without_an_episode_has_no_verdict(client: httpx.AsyncClient) -> None:

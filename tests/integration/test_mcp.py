@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import NetworkTopology
 
 SERVICE_TOKEN = "service-token"
-SETTINGS = ServiceSettings(name="counter", token=SecretStr(SERVICE_TOKEN), mcp=True)
+SETTINGS = ServiceSettings(name="counter", token=SecretStr(SERVICE_TOKEN), serve_mcp=True)
 MODES = ["auto", "legacy"]
 
 
@@ -210,7 +210,7 @@ def visitor(seen: list[JsonObject]) -> FastAPI:
 
 TOPOLOGY = """
 services:
-  counter: {{kind: resources, use: counter, settings: {{mcp: true}}}}
+  counter: {{kind: resources, use: counter, settings: {{serve_mcp: true}}}}
   far: {{kind: agent, use: remote, settings: {{resources: counter, base_url: "{url}/v1", offer_tools: true}}}}
 """
 ROW: JsonObject = {"responses_create_params": {"input": "Add 5."}, "initial_count": 1, "expected_count": 6}
@@ -232,10 +232,10 @@ async def test_a_remote_agent_calls_the_tools_of_its_session(
     assert entry["authorization"] not in reply.body.decode()
 
 
-@pytest.mark.parametrize(("mcp", "told"), [(False, "`mcp: true`"), (True, "`rollmill up`")])
+@pytest.mark.parametrize(("mcp", "told"), [(False, "`serve_mcp: true`"), (True, "`rollmill up`")])
 async def test_tools_that_cannot_be_reached_are_an_error_that_names_the_fix(mcp: bool, told: str) -> None:
     remote = RemoteSettings(name="far", resources="counter", base_url="http://127.0.0.1:9/v1", offer_tools=True)
-    apps = {"counter": create_app(ServiceSettings(mcp=mcp)), "far": create_remote(remote)}
+    apps = {"counter": create_app(ServiceSettings(serve_mcp=mcp)), "far": create_remote(remote)}
     async with service_client(apps) as client:
         with pytest.raises((ConfigError, UpstreamError), match=told):
             await AgentClient(client).run("far", dumps(ROW), key="k")

@@ -14,7 +14,7 @@ def checked_base_url(url: str) -> str:
         ValueError: it is no http(s) URL, or has credentials, a query or a fragment in it.
     """
     if not _BASE_URL.fullmatch(url):
-        raise ValueError("must be one or more http(s) URLs without credentials, such as http://localhost:8000/v1")
+        raise ValueError("must be an http(s) URL without credentials, such as http://localhost:8000/v1")
     return url.rstrip("/")
 
 

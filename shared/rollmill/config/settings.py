@@ -41,7 +41,7 @@ class ServiceSettings(BaseModel):
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     request_timeout_seconds: float = Field(default=600.0, gt=0)
     """Longest time that one call may take when the caller sets no deadline of its own."""
-    mcp: bool = False
+    serve_mcp: bool = False
     """A resources server: offer its declared tools at `/mcp` too, for agents that speak the Model Context Protocol.
     Needs the extra `mcp`."""
     max_in_flight: int = Field(default=20_000, ge=1)

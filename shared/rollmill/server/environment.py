@@ -1,3 +1,4 @@
+import asyncio
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -58,10 +59,8 @@ class _Played:
     last: float = 0.0
     terminated: bool = False
     truncated: bool = False
-
-    @property
-    def over(self) -> bool:
-        return self.terminated or self.truncated
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One step at a time: what comes after it depends on it."""
 
 
 class Environment(Resources):
@@ -109,16 +108,19 @@ class Environment(Resources):
             ConflictError: no episode has begun, or it is over.
         """
         played = session.state.get(_PLAYED)
-        if played is None or played.over:
-            raise ConflictError(f"{'the episode is over' if played else 'no episode has begun'}: call /reset first")
-        step = await self.step(action, session)
-        if not math.isfinite(step.reward):
-            raise RollmillError(f"the environment gave the reward {step.reward}, which is not finite")
-        played.steps += 1
-        played.total += step.reward
-        played.last = step.reward
-        played.terminated, played.truncated = step.terminated, step.truncated
-        return step
+        if played is None:
+            raise ConflictError("no episode has begun: call /reset first")
+        async with played.turn:
+            if played.terminated or played.truncated:
+                raise ConflictError("the episode is over: call /reset first")
+            step = await self.step(action, session)
+            if not math.isfinite(step.reward):
+                raise RollmillError(f"the environment gave the reward {step.reward}, which is not finite")
+            played.steps += 1
+            played.total += step.reward
+            played.last = step.reward
+            played.terminated, played.truncated = step.terminated, step.truncated
+            return step
 
     async def verify(self, rollout: Rollout, session: Session) -> Verdict:
         """Reward with the sum of the steps' rewards, or with the last one (setting `reward`).

@@ -21,7 +21,7 @@ _ACTION: JsonObject = {"type": "object", "properties": {"action": {"type": "stri
 def environment_routes(
     environment: Environment, *, opened: OpenSession, found: FindSession, using: UseSession
 ) -> list[HotRoute]:
-    """Return the routes `/reset` and `/step`."""
+    """Return the routes `/reset` and `/step`. The row in the body of `/reset` counts where there is no session yet."""
 
     async def reset(call: Call) -> Answer:
         session, headers = await opened(call)
@@ -37,8 +37,6 @@ def environment_routes(
             return json_answer((await environment.advance(action, session)).wire())
 
     return [
-        HotRoute(
-            "POST", "/reset", reset, "Begin an episode; without a session, one for the row in the body", keyed=True
-        ),
-        HotRoute("POST", "/step", step, "Take an action", keyed=True, request_schema=_ACTION),
+        HotRoute("POST", "/reset", reset, "Begin an episode, of the row in the body", keyed=True, watched=True),
+        HotRoute("POST", "/step", step, "Take an action", keyed=True, watched=True, request_schema=_ACTION),
     ]

@@ -81,7 +81,7 @@ class RemoteEpisode:
         replica = self._session.replica
         token = self._session.headers.get(MCP_TOKEN_HEADER)
         if not token:
-            raise ConfigError(f"{replica.info.name} offers no tools by MCP: set `mcp: true` in its settings")
+            raise ConfigError(f"{replica.info.name} offers no tools by MCP: set `serve_mcp: true` in its settings")
         if replica.url.endswith(EMBEDDED_DOMAIN):
             raise ConfigError(f"nobody outside of this process can reach {replica.info.name}: use `rollmill up`")
         return {

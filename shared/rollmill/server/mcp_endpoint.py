@@ -83,7 +83,7 @@ class McpEndpoint:
             ConfigError: the library is not installed.
         """
         if find_spec("mcp") is None:
-            raise ConfigError("the setting mcp needs the package of that name: pip install 'rollmill[mcp]'")
+            raise ConfigError("the setting serve_mcp needs the package mcp: pip install 'rollmill[mcp]'")
         ready = asyncio.Event()
         async with background(self._serve(ready), name="mcp"):
             await asyncio.wait_for(ready.wait(), _START_SECONDS)

@@ -55,7 +55,7 @@ class _Host:
         secret = settings.session_secret.get_secret_value() if settings.session_secret else ""
         self._signer = SessionSigner(secret)
         self._sessions = SessionStore(idle_seconds=settings.session_idle_seconds)
-        self._mcp = self._mcp_endpoint() if settings.mcp else None
+        self._mcp = self._mcp_endpoint() if settings.serve_mcp else None
 
     def app(self) -> ServiceApp:
         resources = self._resources

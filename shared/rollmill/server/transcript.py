@@ -104,7 +104,10 @@ class Transcript:
             async with gate:
                 return await episode.call_tool(str(call.get("name", "")), as_json_text(call.get("arguments")))
 
-        outputs = await _all([asyncio.create_task(make(call)) for call in allowed])
+        if len(allowed) == 1:  # by far the most frequent; no task is needed
+            outputs = [await make(allowed[0])]
+        else:
+            outputs = await _all([asyncio.create_task(make(call)) for call in allowed])
         outputs += [_NOT_MADE] * (len(calls) - len(allowed))
         for call, text in zip(calls, outputs, strict=True):
             self.items.append({"type": "function_call_output", "call_id": call.get("call_id"), "output": text})
@@ -128,12 +131,15 @@ class Transcript:
 
 async def _all(tasks: list[asyncio.Task[str]]) -> list[str]:
     """Wait for all; when one fails, or the caller is cancelled, the others are cancelled and waited for."""
+    if not tasks:
+        return []
     try:
-        for task in asyncio.as_completed(tasks):
-            await task
-        return [task.result() for task in tasks]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await asyncio.wait(tasks)
+    failed = [error for task in tasks if not task.cancelled() and (error := task.exception())]
+    if failed:
+        raise failed[0]
+    return [task.result() for task in tasks]

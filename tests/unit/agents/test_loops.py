@@ -104,6 +104,26 @@ async def test_a_call_that_breaks_the_rollout_cancels_the_others_of_its_answer()
     assert ended == ["cancelled", "cancelled"]
 
 
+async def test_a_cancelled_rollout_leaves_no_call_behind() -> None:
+    started, ended = asyncio.Event(), []
+
+    async def endless(arguments: JsonObject) -> str:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(arguments["a"])
+        return "never"
+
+    episode = FakeEpisode([[call(1, 0, "c1"), call(2, 0, "c2")]], tools={"add": endless})
+    rollout = asyncio.create_task(tool_loop().respond({"input": "x"}, episode))
+    await started.wait()
+    rollout.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await rollout
+    assert sorted(ended) == [1, 2]
+
+
 async def test_calls_beyond_the_limit_are_not_made_and_the_model_is_told() -> None:
     calls = [call(n, n, f"c{n}") for n in range(3)]
     episode = FakeEpisode([calls, calls, "done"], tools={"add": add})

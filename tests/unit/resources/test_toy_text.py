@@ -1,11 +1,12 @@
 import asyncio
 import importlib.util
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollmill.contracts.json import JsonObject, JsonValue
+from rollmill.contracts.json import JsonObject, JsonValue, loads
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.errors import ConfigError, ConflictError, InputError
 from rollmill.server import Session
@@ -13,6 +14,7 @@ from rollmill_services.resources.toy_text.actions import action_number
 from rollmill_services.resources.toy_text.environment import ToyText, ToyTextSettings
 from rollmill_services.resources.toy_text.games import GAMES, GameShop
 
+EXAMPLES = Path(__file__).parents[3] / "examples/data/toy_text.jsonl"
 LAKE: JsonObject = {"game": "frozen_lake", "seed": 1, "options": {"desc": ["SF", "HG"], "is_slippery": False}}
 MOVES = ("left", "down", "right", "up")
 
@@ -187,6 +189,15 @@ def test_the_last_action_that_an_answer_names_is_taken(text: str, number: int | 
 @settings(max_examples=100, deadline=None)
 def test_a_tagged_action_wins_over_whatever_was_said_before(text: str, action: str) -> None:
     assert action_number(f"{text}<action>{action}</action>", MOVES) == MOVES.index(action)
+
+
+@pytest.mark.parametrize("line", EXAMPLES.read_text(encoding="utf-8").splitlines())
+async def test_every_bundled_task_can_be_played(line: str) -> None:
+    row = loads(line)
+    toy, session, first = await begun(row)
+    assert "Actions: " in first
+    await toy.advance(GAMES[row["game"]].actions[0], session)
+    assert (await graded(toy, session)).details["steps"] == 1
 
 
 def test_only_so_many_tables_are_kept_and_forgotten_ones_are_made_again() -> None:

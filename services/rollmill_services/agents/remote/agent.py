@@ -38,8 +38,8 @@ class RemoteSettings(AgentSettings):
     api_key: SecretStr | None = None
     """Sent as bearer token; empty means none."""
     offer_tools: bool = False
-    """Tell the agent where the session's tools are, as a tool of type `mcp`. The resources server needs `mcp: true`,
-    and a URL that the agent can reach."""
+    """Tell the agent where the session's tools are, as a tool of type `mcp`. The resources server needs
+    `serve_mcp: true`, and a URL that the agent can reach."""
     timeout_seconds: Annotated[float, Incidental()] = Field(default=600.0, gt=0)
     """Longest time for one rollout's answer."""
     connect_timeout_seconds: Annotated[float, Incidental()] = Field(default=10.0, gt=0)
