@@ -86,6 +86,7 @@ def load_model(model: ModelSettings, dtype: "dtype", *, trust_remote_code: bool)
             attn_implementation="sdpa",
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported, and refused below by name
         )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ConfigError(f"the weights of {name} cannot be loaded: {error}") from None

@@ -44,7 +44,7 @@ async def open_member(model: ModelSettings, settings: RewardModelSettings, *, on
     """
     trusted = settings.trust_remote_code
     tokenizer = await asyncio.to_thread(load_tokenizer, model.model_name, model.tokenizer, trust_remote_code=trusted)
-    renderer = Renderer(tokenizer, settings, options=model.tokenizer.chat_template_kwargs)
+    renderer = Renderer(tokenizer, settings, options=model.tokenizer.chat_template_kwargs or {})
     config = await asyncio.to_thread(load_config, model, trust_remote_code=trusted)
     facts = read_facts(config)
     longest = settings.max_model_len or facts.max_positions

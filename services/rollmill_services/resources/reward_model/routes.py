@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from rollmill.contracts.json import JsonObject, JsonValue
-from rollmill.errors import InputError, RollmillError, is_retryable
+from rollmill.errors import InputError, RollmillError
 from rollmill.server.calls import Answer, Call, HotRoute, json_answer
 from rollmill_services.resources.reward_model.conversations import chat_messages, conversations_of
 from rollmill_services.resources.reward_model.member import Conversation
 from rollmill_services.resources.reward_model.scorer import Judgement
+from rollmill_services.resources.reward_model.steps import answer_of, error_entry, observation
 from rollmill_services.resources.reward_model.verifier import RewardModel
 
 
@@ -61,20 +62,14 @@ def score_answer(judged: Sequence[Judgement | RollmillError], *, debug: bool) ->
 def step_answer(judged: Sequence[Judgement | RollmillError], logs: Sequence[JsonValue]) -> JsonObject:
     """Return the fields of NeMo RL's `EnvironmentReturn`, and `errors`; a reward that is missing is null."""
     return {
-        "observations": [_observation(one) for one in judged],
+        "observations": [observation(one) for one in judged],
         "metadata": [None] * len(judged),
         "next_stop_strings": [None] * len(judged),
         "rewards": _rewards(judged),
         "terminateds": [True] * len(judged),
-        "answers": [chat_messages(log, "")[-1]["content"] for log in logs],
+        "answers": [answer_of(log) for log in logs],
         "errors": [None if isinstance(one, Judgement) else error_entry(one) for one in judged],
     }
-
-
-def error_entry(error: RollmillError) -> JsonObject:
-    """Return what a batch answer says about a conversation that has no score."""
-    kind = error.extensions.get("upstream_type", error.slug)
-    return {"type": kind, "detail": error.detail, "retryable": is_retryable(error)}
 
 
 async def _judge(resources: RewardModel, values: Sequence[JsonValue], name: str) -> list[Judgement | RollmillError]:
@@ -82,16 +77,11 @@ async def _judge(resources: RewardModel, values: Sequence[JsonValue], name: str)
         value if isinstance(value, str) else chat_messages(value, f"/{name}/{index}")
         for index, value in enumerate(values)
     ]
-    return await resources.judge(conversations) if conversations else []
+    return await resources.scorer.score(conversations) if conversations else []
 
 
 def _rewards(judged: Sequence[Judgement | RollmillError]) -> list[float | None]:
     return [one.reward if isinstance(one, Judgement) else None for one in judged]
-
-
-def _observation(one: Judgement | RollmillError) -> JsonObject:
-    said = f"{one.reward:g}" if isinstance(one, Judgement) else "not scored"
-    return {"role": "environment", "content": f"Environment: {said}"}
 
 
 def _reward_or_raise(one: Judgement | RollmillError) -> float:

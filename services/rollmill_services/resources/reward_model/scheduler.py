@@ -18,7 +18,6 @@ from rollmill.contracts.json import JsonObject
 from rollmill.errors import (
     NotReadyError,
     OverloadedError,
-    PayloadTooLargeError,
     RollmillError,
     UpstreamError,
     is_retryable,
@@ -97,7 +96,8 @@ class Scheduler:
         max_wait_seconds: float,
         on_lost: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._workers = list(workers)
+        self._workers = workers
+        self._alive = list(workers)
         self._limits = limits
         self._max_queue_tokens = max_queue_tokens
         self._max_wait = max_wait_seconds
@@ -121,14 +121,11 @@ class Scheduler:
 
         Raises:
             NotReadyError: it is closing, or no worker is left.
-            QueueFullError: too many tokens wait.
-            PayloadTooLargeError: these alone are more than may ever wait.
+            QueueFullError: others wait, and with these it would be too many tokens.
         """
         if self._closed:
             raise NotReadyError(self._closed, retry_after=1.0)
         tokens = sum(len(item.ids) for item in items)
-        if tokens > self._max_queue_tokens and len(items) > 1:
-            raise PayloadTooLargeError(f"{tokens} tokens in one call, at most {self._max_queue_tokens}: split it")
         if self._waiting and self.queued_tokens + tokens > self._max_queue_tokens:
             self.counters.rejected += len(items)
             raise QueueFullError(f"{self.queued_tokens} tokens wait to be scored", retry_after=self._seconds_of_work())
@@ -150,11 +147,11 @@ class Scheduler:
     def report(self) -> JsonObject:
         """Return the counters, and how long the queue is."""
         queue = {"queued_conversations": len(self._waiting), "queued_tokens": self.queued_tokens}
-        return {**queue, "workers": len(self._workers), **asdict(self.counters)}
+        return {**queue, "workers": len(self._alive), **asdict(self.counters)}
 
     def _seconds_of_work(self) -> float:
         done = self.counters
-        speed = done.tokens / done.forward_seconds * len(self._workers) if done.forward_seconds else 0.0
+        speed = done.tokens / done.forward_seconds * len(self._alive) if done.forward_seconds else 0.0
         return max(0.1, round(self.queued_tokens / max(speed, _SLOWEST_TOKENS_PER_SECOND), 2))
 
     def _add(self, item: Rendered) -> asyncio.Future[list[float]]:
@@ -274,8 +271,8 @@ class Scheduler:
 
     def _lose(self, worker: Worker, left: list[_Waiting], error: WorkerLostError) -> None:
         """Go on without a worker: what it was scoring goes to the front of the queue, once."""
-        log.error("worker_lost", worker=worker.name, left=len(self._workers) - 1, detail=str(error))
-        self._workers.remove(worker)
+        log.error("worker_lost", worker=worker.name, left=len(self._alive) - 1, detail=str(error))
+        self._alive.remove(worker)
         self.counters.workers_lost += 1
         again = [waiting for waiting in left if not waiting.moved]
         self._fail(
@@ -287,7 +284,7 @@ class Scheduler:
             self.queued_tokens += waiting.size
         self._waiting = dict.fromkeys([*again, *self._waiting])
         self._arrived.set()
-        if not self._workers:
+        if not self._alive:
             self._closed = f"no worker of the reward model is left: {error}"
             self._fail(self._pending, NotReadyError(self._closed, retry_after=30.0))
             self._on_lost(self._closed)

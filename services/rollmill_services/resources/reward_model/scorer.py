@@ -7,11 +7,13 @@ from statistics import pstdev
 
 import structlog
 
+from rollmill.context import get_context
 from rollmill.contracts.json import JsonObject
-from rollmill.errors import NotReadyError, RollmillError
+from rollmill.errors import NotReadyError, RollmillError, UpstreamTimeoutError
 from rollmill_services.resources.reward_model.member import Conversation, Member, Scored
 from rollmill_services.resources.reward_model.opening import OnLost, open_member
 from rollmill_services.resources.reward_model.rendering import Rendered
+from rollmill_services.resources.reward_model.scheduler import FAILURE_TYPE
 from rollmill_services.resources.reward_model.scores import reduced
 from rollmill_services.resources.reward_model.settings import RewardModelSettings
 
@@ -104,14 +106,24 @@ class Scorer:
         self._members = []
 
     async def score(self, conversations: Sequence[Conversation]) -> list[Judgement | RollmillError]:
-        """Score conversations; each fails alone.
+        """Score conversations within the call's deadline and `score_timeout_seconds`; each fails alone.
 
         Raises:
             OverloadedError: nothing was accepted: the queue is full, or the service is closing.
+            UpstreamTimeoutError: the time was over first.
         """
         if not self._members:
             raise NotReadyError("the reward model is not loaded", retry_after=1.0)
-        columns = await asyncio.gather(*(member.score(conversations) for member in self._members))
+        seconds = get_context().sooner(self.settings.score_timeout_seconds).remaining()
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                columns = await asyncio.gather(*(member.score(conversations) for member in self._members))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            detail = f"not scored within {seconds or 0.0:.1f} s"
+            raise UpstreamTimeoutError(detail, upstream_type=FAILURE_TYPE, retryable=True) from None
         return [self._judge(row) for row in zip(*columns, strict=True)]
 
     async def render(self, conversations: Sequence[Conversation]) -> list[Rendered | RollmillError]:

@@ -30,7 +30,7 @@ class TokenizerSettings(_Part):
     """Tokenizer to load; absent means the model's own."""
     chat_template: str | None = None
     """Absent or `default`: the tokenizer's own. `passthrough`: contents one after the other. Else a Jinja template."""
-    chat_template_kwargs: JsonObject = Field(default_factory=dict)
+    chat_template_kwargs: JsonObject | None = None
     """Further variables of the template, such as `enable_thinking`."""
     use_fastokens: bool = False
     """Accepted for NeMo RL's sake; without effect."""

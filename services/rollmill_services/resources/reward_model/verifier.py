@@ -1,22 +1,17 @@
-import asyncio
-from collections.abc import Sequence
 from typing import ClassVar
 
 from rollmill.config.settings import ServiceSettings
-from rollmill.context import get_context
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.contracts.rows import REWARD, Row
 from rollmill.contracts.services import ReverifyMode
-from rollmill.errors import RollmillError, UpstreamTimeoutError
+from rollmill.errors import RollmillError
 from rollmill.server.resources import Resources
 from rollmill.server.sessions import Session
 from rollmill_services.resources.reward_model.conversations import prompt_messages, rollout_messages
-from rollmill_services.resources.reward_model.member import Conversation
 from rollmill_services.resources.reward_model.metrics import PREFIX, length_correlation, reward_metrics
 from rollmill_services.resources.reward_model.opening import OnLost
-from rollmill_services.resources.reward_model.scheduler import FAILURE_TYPE
-from rollmill_services.resources.reward_model.scorer import Judgement, Scorer
+from rollmill_services.resources.reward_model.scorer import Scorer
 from rollmill_services.resources.reward_model.settings import RewardModelSettings
 
 DETAILS = "reward_model"
@@ -32,7 +27,6 @@ class RewardModel(Resources):
 
     def __init__(self, settings: RewardModelSettings, *, on_lost: OnLost = lambda _: None) -> None:
         super().__init__(settings)
-        self._timeout = settings.score_timeout_seconds
         self.scorer = Scorer(settings, on_lost=on_lost)
 
     async def startup(self) -> None:
@@ -62,28 +56,10 @@ class RewardModel(Resources):
             InputError: the conversation is not text, too long, or refused by the chat template.
             RollmillError: it could not be scored; the failure class is `reward_model_failed`.
         """
-        [judged] = await self.judge([rollout_messages(rollout)])
+        [judged] = await self.scorer.score([rollout_messages(rollout)])
         if isinstance(judged, RollmillError):
             raise judged
         return Verdict(judged.reward, {DETAILS: judged.details()})
-
-    async def judge(self, conversations: Sequence[Conversation]) -> list[Judgement | RollmillError]:
-        """Score conversations within the call's deadline; each fails alone.
-
-        Raises:
-            OverloadedError: nothing was accepted: the queue is full, or the service is closing.
-            UpstreamTimeoutError: the time was over first.
-        """
-        seconds = get_context().sooner(self._timeout).remaining()
-        limit = asyncio.timeout(seconds)
-        try:
-            async with limit:
-                return await self.scorer.score(conversations)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            detail = f"not scored within {seconds or 0.0:.1f} s"
-            raise UpstreamTimeoutError(detail, upstream_type=FAILURE_TYPE, retryable=True) from None
 
     def compute_metrics(self, tasks: list[list[Row]]) -> JsonObject:
         """Return NeMo RL's five metrics, and how rewards go with lengths."""
