@@ -36,9 +36,9 @@ def _conversation(row: Row, output: list[JsonObject]) -> list[JsonObject]:
     params = as_object(row.get(PARAMS))
     if not params.get("input"):
         raise bad_input(f"/{PARAMS}/input", "the reward model scores a conversation and needs its beginning")
-    messages = messages_from_input([*input_items(params["input"]), *output])
+    messages = chat_messages(messages_from_input([*input_items(params["input"]), *output]), f"/{PARAMS}/input")
     system = params.get("instructions")
-    return chat_messages([{"role": "system", "content": system}, *messages] if system else messages, "")
+    return [{"role": "system", "content": str(system)}, *messages] if system else messages
 
 
 def chat_messages(value: JsonValue, pointer: str) -> list[JsonObject]:

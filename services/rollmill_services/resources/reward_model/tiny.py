@@ -26,6 +26,8 @@ class TinyShape:
     key_value_heads: int = 2
     max_positions: int = 2048
     labels: int = 1
+    spread: float = 0.3
+    """Standard deviation of the weights; large enough by default to show a mistake in the scores."""
 
 
 def make_checkpoint(
@@ -48,7 +50,7 @@ def make_checkpoint(
         max_position_embeddings=size.max_positions,
         num_labels=size.labels,
         pad_token_id=0,
-        initializer_range=0.3,  # scores far enough apart to show a mistake
+        initializer_range=size.spread,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from rollmill.contracts.json import JsonObject
-from rollmill.openai import reasoning_item, text_message
+from rollmill.openai.items import reasoning_item, text_message
 from rollmill.testing import asgi_client
 from rollmill_services.resources.reward_model.app import create_app
 from rollmill_services.resources.reward_model.settings import RewardModelSettings
@@ -18,16 +19,17 @@ if TYPE_CHECKING:
     from tests.unit.resources.reward_model.conftest import MakeCheckpoint
 
 LONG = "x" * 3000
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @asynccontextmanager
 async def serving(model: str, **settings: object) -> AsyncIterator[httpx.AsyncClient]:
-    options = {"model_name": model, "device": "cpu", "max_wait_ms": 0.0, **settings}
+    options = {"model_name": model, "device": "cpu", "max_wait_ms": 0.0, "max_batch_tokens": 512, **settings}
     async with asgi_client(create_app(RewardModelSettings.model_validate(options))) as client:
         yield client
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(checkpoint: str) -> AsyncIterator[httpx.AsyncClient]:
     async with serving(checkpoint) as client:
         yield client
@@ -238,10 +240,11 @@ async def test_empty_batches_have_empty_answers(service: httpx.AsyncClient) -> N
     assert (await service.post("/step", json={"message_logs": []})).json()["rewards"] == []
 
 
-async def test_what_is_known_is_not_scored_again(service: httpx.AsyncClient) -> None:
-    await scores(service, talk("fine"), talk("fine"), talk("bad"))
-    await scores(service, talk("fine"))
-    [report] = (await service.get("/info")).json()["members"]
+async def test_what_is_known_is_not_scored_again(checkpoint: str) -> None:
+    async with serving(checkpoint) as client:
+        await scores(client, talk("fine"), talk("fine"), talk("bad"))
+        await scores(client, talk("fine"))
+        [report] = (await client.get("/info")).json()["members"]
 
     assert report["conversations"] == 2
 
@@ -293,7 +296,7 @@ async def test_the_loop_goes_on_while_a_batch_is_scored(checkpoint: str) -> None
     async with serving(checkpoint, cached_scores=0) as client:
         scoring = asyncio.create_task(scores(client, *(talk(f"{n:04d}" * 400) for n in range(20))))
         answered = 0
-        while not scoring.done():
+        while not (await asyncio.wait({scoring}, timeout=0.001))[0]:
             assert (await client.get("/livez")).status_code == 204
             answered += 1
 

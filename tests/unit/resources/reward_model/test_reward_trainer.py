@@ -85,7 +85,7 @@ def test_after_the_shutdown_nothing_is_scored_and_no_thread_is_left(checkpoint: 
 
 
 def test_a_wrong_configuration_raises_and_leaves_no_thread(checkpoint: str) -> None:
-    with pytest.raises(ConfigError, match="reward_model.batch_size"):
+    with pytest.raises(ConfigError, match=r"reward_model\.batch_size"):
         RewardModelEnvironment({"model_name": checkpoint, "batch_size": 0})
     with pytest.raises(ConfigError, match="outputs 0 to 0"):
         RewardModelEnvironment({"model_name": checkpoint, "score": {"head": 4}})
