@@ -118,13 +118,15 @@ def make_cases(plain: "PreTrainedModel", packing: "PreTrainedModel", batch: Sequ
     lengths = [len(ids) for ids in batch]
     sorted_limits = BatchLimits(budget, 64, packed=False)
     packed_limits = BatchLimits(budget, 64, packed=True)
-    sorted_ways = in_batches, partial(padded, plain), sorted_limits
-    packed_ways = in_batches, partial(packed, packing), packed_limits
     return [
         Case("one by one", partial(one_by_one, plain), sum(lengths)),
         Case("arrival, step-padded (NeMo RL)", partial(padded_to_the_step, plain), len(batch) * max(lengths)),
-        Case("length-sorted, padded", partial(*sorted_ways), slots(lengths, sorted_limits)),
-        Case("packed", partial(*packed_ways), slots(lengths, packed_limits)),
+        Case(
+            "length-sorted, padded",
+            partial(in_batches, partial(padded, plain), sorted_limits),
+            slots(lengths, sorted_limits),
+        ),
+        Case("packed", partial(in_batches, partial(packed, packing), packed_limits), slots(lengths, packed_limits)),
     ]
 
 

@@ -9,10 +9,10 @@ from rollmill.contracts.json import JsonObject
 from rollmill.errors import ConfigError
 from rollmill_services.resources.reward_model.batching import BatchLimits
 from rollmill_services.resources.reward_model.checkpoint import ModelFacts, check_config, load_config, read_facts
+from rollmill_services.resources.reward_model.dialects import dialect_of
+from rollmill_services.resources.reward_model.engine import Engine, RemoteWorker, count_raw_outputs
 from rollmill_services.resources.reward_model.local import load_local
 from rollmill_services.resources.reward_model.member import Member
-from rollmill_services.resources.reward_model.remote.dialects import dialect_of
-from rollmill_services.resources.reward_model.remote.engine import Engine, RemoteWorker, count_raw_outputs
 from rollmill_services.resources.reward_model.rendering import Renderer, load_tokenizer
 from rollmill_services.resources.reward_model.scheduler import Scheduler
 from rollmill_services.resources.reward_model.scores import Head

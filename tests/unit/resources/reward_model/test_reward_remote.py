@@ -13,8 +13,8 @@ from rollmill.contracts.json import JsonObject, JsonValue, dumps, loads
 from rollmill.errors import ConfigError, ConnectError, OverloadedError, RollmillError, UpstreamError, is_retryable
 from rollmill.testing import FakeTransport
 from rollmill.testing.transport import SentCall
-from rollmill_services.resources.reward_model.remote.dialects import dialect_of
-from rollmill_services.resources.reward_model.remote.engine import Engine, count_raw_outputs
+from rollmill_services.resources.reward_model.dialects import dialect_of
+from rollmill_services.resources.reward_model.engine import Engine, count_raw_outputs
 from rollmill_services.resources.reward_model.rendering import Rendered
 from rollmill_services.resources.reward_model.scorer import Judgement, Scorer
 from rollmill_services.resources.reward_model.settings import RewardModelSettings

@@ -7,7 +7,7 @@ from rollmill.client.transport import Reply, Transport, excerpt, reply_error
 from rollmill.context import get_context
 from rollmill.contracts.json import dumps
 from rollmill.errors import ConfigError, ConnectError, OverloadedError, RollmillError, UpstreamError
-from rollmill_services.resources.reward_model.remote.dialects import Dialect
+from rollmill_services.resources.reward_model.dialects import Dialect
 from rollmill_services.resources.reward_model.rendering import Rendered
 from rollmill_services.resources.reward_model.settings import RewardModelSettings
 
