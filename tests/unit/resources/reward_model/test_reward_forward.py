@@ -18,8 +18,9 @@ from rollmill_services.resources.reward_model.forward import (
     use_packing,
     why_not_packed,
 )
-from rollmill_services.resources.reward_model.local import load_local, plan_devices
+from rollmill_services.resources.reward_model.local import LocalWorker, load_local, plan_devices
 from rollmill_services.resources.reward_model.settings import ModelSettings, RewardModelSettings
+from rollmill_services.resources.reward_model.worker import WorkerLostError
 
 if TYPE_CHECKING:
     from tests.unit.resources.reward_model.conftest import MakeCheckpoint
@@ -171,3 +172,20 @@ def test_each_gpu_gets_a_worker_and_a_cpu_one() -> None:
         plan(0, device="cuda")
     with pytest.raises(ConfigError, match="1 visible GPUs"):
         plan(1, device="cuda:1")
+
+
+async def test_a_broken_device_loses_its_worker_and_any_other_error_only_the_batch() -> None:
+    def broken(_: Sequence[Sequence[int]]) -> list[list[float]]:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    def failing(_: Sequence[Sequence[int]]) -> list[list[float]]:
+        raise RuntimeError("index out of range")
+
+    for forward, expected in ((broken, WorkerLostError), (failing, RuntimeError)):
+        worker = LocalWorker("cuda:0-0", forward, cpu_threads=None)
+        try:
+            with pytest.raises(expected) as caught:
+                await worker.outputs([])
+            assert type(caught.value) is expected
+        finally:
+            await worker.close()
