@@ -84,12 +84,10 @@ class Member:
         Raises:
             OverloadedError: nothing was accepted: the queue is full, or the service is closing.
         """
-        prepared = [self._fit(rendered) for rendered in await self.render(conversations)]
-        keys = [None if isinstance(one, RollmillError) or one.ids is None else _digest(one.ids) for one in prepared]
-        outputs = (
-            await self._outputs({key: one for key, one in zip(keys, prepared, strict=True) if key}) if any(keys) else {}
-        )
-        return [self._scored(one, outputs.get(key or b"")) for key, one in zip(keys, prepared, strict=True)]
+        loop = asyncio.get_running_loop()
+        prepared = await loop.run_in_executor(self._tokenizing, self._prepare_all, conversations)
+        outputs = await self._outputs({one.key: one.item for one in prepared if isinstance(one, _Prepared) and one.key})
+        return [one if isinstance(one, RollmillError) else self._scored(one, outputs.get(one.key)) for one in prepared]
 
     def report(self) -> JsonObject:
         """Return what the service tells about this model."""
@@ -112,24 +110,28 @@ class Member:
         except RollmillError as error:
             return error
 
-    def _fit(self, rendered: Rendered | RollmillError) -> "_Prepared | RollmillError":
+    def _prepare_all(self, conversations: Sequence[Conversation]) -> "list[_Prepared | RollmillError]":
+        return [self._prepare(conversation) for conversation in conversations]
+
+    def _prepare(self, conversation: Conversation) -> "_Prepared | RollmillError":
+        rendered = self._render(conversation)
         if isinstance(rendered, RollmillError):
             return rendered
         try:
-            return _Prepared(rendered, fit(rendered.ids, self._max_model_len, self._settings.on_too_long))
+            fitted = fit(rendered.ids, self._max_model_len, self._settings.on_too_long)
         except RollmillError as error:
             return error
+        return _Prepared(rendered, fitted, b"" if fitted.ids is None else _digest(fitted.ids))
 
-    async def _outputs(
-        self, wanted: "dict[bytes, _Prepared | RollmillError]"
-    ) -> dict[bytes, list[float] | BaseException]:
-        """Return the outputs by digest: remembered ones, and the others as the workers give them."""
+    async def _outputs(self, wanted: dict[bytes, Rendered]) -> dict[bytes, list[float] | BaseException]:
+        """Return the outputs by key: remembered ones, and the others as the workers give them."""
         found: dict[bytes, list[float] | BaseException] = {}
-        for key in wanted:
-            if key in self._known:
-                self._known.move_to_end(key)
-                found[key] = self._known[key]
-        missing = {key: one.item for key, one in wanted.items() if key not in found and isinstance(one, _Prepared)}
+        for key in wanted.keys() & self._known.keys():
+            self._known.move_to_end(key)
+            found[key] = self._known[key]
+        missing = {key: item for key, item in wanted.items() if key not in found}
+        if not missing:
+            return found
         futures = self.scheduler.submit(list(missing.values()))
         with ExitStack() as cancelling:
             for future in futures:
@@ -147,11 +149,7 @@ class Member:
             if len(self._known) > self._settings.cached_scores:
                 self._known.popitem(last=False)
 
-    def _scored(
-        self, one: "_Prepared | RollmillError", outputs: list[float] | BaseException | None
-    ) -> Scored | RollmillError:
-        if isinstance(one, RollmillError):
-            return one
+    def _scored(self, one: "_Prepared", outputs: list[float] | BaseException | None) -> Scored | RollmillError:
         if isinstance(outputs, RollmillError):
             return outputs
         if isinstance(outputs, BaseException):
@@ -164,10 +162,8 @@ class Member:
 class _Prepared:
     rendered: Rendered
     fitted: Fitted
-
-    @property
-    def ids(self) -> tuple[int, ...] | None:
-        return self.fitted.ids
+    key: bytes
+    """Digest of the ids that are scored; empty when there is nothing to score."""
 
     @property
     def item(self) -> Rendered:

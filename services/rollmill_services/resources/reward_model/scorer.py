@@ -78,6 +78,7 @@ class Scorer:
     def __init__(self, settings: RewardModelSettings, *, on_lost: OnLost = lambda _: None) -> None:
         self.settings = settings
         self._on_lost = on_lost
+        self._names = [model.model_name for model in settings.models]
         self._members: list[Member] = []
 
     async def open(self) -> None:
@@ -102,8 +103,8 @@ class Scorer:
 
     async def close(self) -> None:
         """Finish what was accepted within `drain_seconds`, and release everything."""
-        await asyncio.gather(*(member.close(self.settings.drain_seconds) for member in self._members))
-        self._members = []
+        members, self._members = self._members, []
+        await asyncio.gather(*(member.close(self.settings.drain_seconds) for member in members))
 
     async def score(self, conversations: Sequence[Conversation]) -> list[Judgement | RollmillError]:
         """Score conversations within the call's deadline and `score_timeout_seconds`; each fails alone.
@@ -146,5 +147,4 @@ class Scorer:
         rewards = tuple(fixed if one.score is None else one.score.reward for one in scored)
         too_long = any(one.score is None for one in scored)
         reward = fixed if too_long else reduced(rewards, self.settings.reduce, self.settings.reduce_k)
-        names = [member.name for member in self._members]
-        return Judgement(reward, tuple(zip(names, scored, strict=True)), rewards)
+        return Judgement(reward, tuple(zip(self._names, scored, strict=True)), rewards)

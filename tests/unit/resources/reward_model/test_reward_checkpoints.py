@@ -1,6 +1,7 @@
 """What would score with random weights, or not at all, is refused at start."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,3 +122,9 @@ async def test_weights_from_another_folder_are_those_that_score(make: "MakeCheck
 
     assert await reward(model_name=checkpoint, checkpoint_path=other) == await reward(model_name=other)
     assert await reward(model_name=checkpoint) != await reward(model_name=other)
+
+
+async def test_without_the_libraries_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+
+    assert "pip install 'rollmill[reward-model]'" in await refusal("any/model")

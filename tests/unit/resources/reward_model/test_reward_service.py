@@ -10,10 +10,13 @@ import pytest
 import pytest_asyncio
 
 from rollmill.contracts.json import JsonObject
+from rollmill.errors import NotReadyError
 from rollmill.openai.items import reasoning_item, text_message
 from rollmill.testing import asgi_client
 from rollmill_services.resources.reward_model.app import create_app
+from rollmill_services.resources.reward_model.scorer import Judgement
 from rollmill_services.resources.reward_model.settings import RewardModelSettings
+from rollmill_services.resources.reward_model.verifier import RewardModel
 
 if TYPE_CHECKING:
     from tests.unit.resources.reward_model.conftest import MakeCheckpoint
@@ -302,3 +305,24 @@ async def test_the_loop_goes_on_while_a_batch_is_scored(checkpoint: str) -> None
 
     assert answered > 5
     assert len((await scoring)["scores"]) == 20
+
+
+async def test_what_was_accepted_is_scored_before_the_service_stops_and_nothing_after(checkpoint: str) -> None:
+    resources = RewardModel(RewardModelSettings(model_name=checkpoint, device="cpu", max_batch_tokens=512))
+    await resources.startup()
+    accepted = asyncio.create_task(resources.scorer.score([talk(f"{n:03d}" * 50) for n in range(30)]))
+    while not resources.scorer.report()["members"][0]["queued_tokens"]:
+        await asyncio.wait({accepted}, timeout=0.001)
+    await resources.shutdown()
+
+    assert all(isinstance(judged, Judgement) for judged in await accepted)
+    with pytest.raises(NotReadyError):
+        await resources.scorer.score([talk("late")])
+
+
+async def test_a_call_that_takes_too_long_is_a_tagged_failure(checkpoint: str) -> None:
+    async with serving(checkpoint, score_timeout_seconds=0.001, cached_scores=0) as client:
+        late = await client.post("/verify", json=row(text_message("y" * 1900)))
+
+    assert late.status_code == 504
+    assert late.json()["upstream_type"] == "reward_model_failed"
