@@ -43,9 +43,10 @@ bench: $(VENV)/.installed-dev ## measure collection, start-up and the edge; see 
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/hot_routes.py
 
+# Without `reward-model`: which build of torch is right depends on the machine.
 constraints: $(VENV)/.installed-dev ## pin every dependency anew
 	$(PYTHON) -m pip --python $(BIN)/python install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --upgrade --quiet --no-annotate \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra reasoning-gym --universal --upgrade --quiet --no-annotate \
 		--no-header --no-emit-index-url --no-emit-find-links --output-file constraints.txt
 
 clean: ## remove what the targets made

@@ -73,10 +73,10 @@ async def rewards(topology: Topology, collect: "Collect") -> dict[str, list[floa
 def test_every_topology_in_the_folder_is_tested_here() -> None:
     present = {str(path.relative_to(EXAMPLES).with_suffix("")) for path in EXAMPLES.rglob("*.yaml")}
 
-    assert present == {*OFFLINE, "openai"}
+    assert present == {*OFFLINE, "openai", "reward_model"}
 
 
-@pytest.mark.parametrize("name", [*OFFLINE, "openai"])
+@pytest.mark.parametrize("name", [*OFFLINE, "openai", "reward_model"])
 def test_an_example_is_a_valid_topology_with_tasks_for_each_of_its_agents(name: str) -> None:
     topology = load(name)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from http.cookies import CookieError, SimpleCookie
 
@@ -38,13 +38,17 @@ _CLOSE_HEADER = CLOSE_WITH_VERIFY_HEADER.encode()
 _TEXT: RawHeaders = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 
-def resources_app(resources: Resources) -> ServiceApp:
+def resources_app(resources: Resources, *, routes: Sequence[HotRoute] = ()) -> ServiceApp:
     """Build the application of a resources server.
+
+    Args:
+        resources: the environment.
+        routes: further endpoints of its own.
 
     Raises:
         TypeError: a declared tool is not usable; says which and why.
     """
-    return _Host(resources).app()
+    return _Host(resources).app(routes)
 
 
 class _Host:
@@ -57,7 +61,7 @@ class _Host:
         self._sessions = SessionStore(idle_seconds=settings.session_idle_seconds)
         self._mcp = self._mcp_endpoint() if settings.serve_mcp else None
 
-    def app(self) -> ServiceApp:
+    def app(self, routes: Sequence[HotRoute]) -> ServiceApp:
         resources = self._resources
         title = type(resources).__name__
         runtime = Runtime(resources.settings, "resources", self._capabilities())
@@ -66,7 +70,7 @@ class _Host:
             resources.settings,
             kind="resources",
             title=title,
-            hot=self._routes(),
+            hot=[*self._routes(), *routes],
             lifespan=self._lifespan,
             runtime=runtime,
         )

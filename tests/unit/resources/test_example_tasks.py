@@ -16,7 +16,7 @@ from rollmill_services.resources.string_match.verifier import StringMatch
 from rollmill_services.resources.weather.verifier import Weather
 
 DATA = Path(__file__).parents[3] / "examples/data"
-COUNTS = {"weather": 10, "counter": 10, "mcqa": 24, "string_match": 24, "math": 40}
+COUNTS = {"weather": 10, "counter": 10, "mcqa": 24, "string_match": 24, "math": 40, "reward_model": 12}
 
 
 def tasks(name: str) -> list[JsonObject]:
