@@ -257,7 +257,9 @@ def test_an_unknown_service_is_told_with_the_nearest_and_all_known(packages: Pat
     problem = problem_of("demo_wether")
 
     assert problem.startswith("unknown service 'demo_wether'; did you mean 'demo_weather'? known: ")
-    assert "counter, demo_weather, " in problem
+    known = problem.partition("known: ")[2].split(", ")
+    assert known == sorted(known)
+    assert {"demo_weather", "head", "weather"} <= set(known)
     assert problem_of("zzzzzzzz").startswith("unknown service 'zzzzzzzz'; known: ")
 
 
