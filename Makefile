@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --constraint constraints.txt
 WORKERS ?= auto
 
-.PHONY: help demo test chaos check format bench constraints clean
+.PHONY: help demo test containers chaos check format bench constraints clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -21,6 +21,9 @@ demo: $(VENV)/.installed ## run the main job on bundled tasks, embedded in one p
 
 test: $(VENV)/.installed-dev ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+
+containers: $(VENV)/.installed-dev ## test the image and docker-compose.yml; needs a Docker engine
+	$(BIN)/python -m pytest -q -n 0 tests/e2e/test_compose.py tests/e2e/test_deploy_files.py
 
 chaos: $(VENV)/.installed-dev ## the long plans: 100 kills over 2,016 rollouts and all other faults; SEED=n draws others
 	CHAOS=long CHAOS_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -q -n $(WORKERS) --durations=0 --durations-min=1 tests/chaos

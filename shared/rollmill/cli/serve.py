@@ -6,8 +6,8 @@ import typer
 
 def serve(
     service: Annotated[str, typer.Argument(help="Name of an installed service, or module:factory.")],
-    host: Annotated[str, typer.Option(help="Interface to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 picks a free one.")] = 0,
+    host: Annotated[str, typer.Option(envvar="ROLLMILL_HOST", help="Interface to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="ROLLMILL_PORT", min=0, max=65_535, help="0 picks a free one.")] = 0,
     no_token: Annotated[bool, typer.Option(help="Let every user of this machine call it.")] = False,
 ) -> None:
     """Run one service in this process until it is asked to stop.

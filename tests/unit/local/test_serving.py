@@ -193,3 +193,14 @@ def test_a_port_in_use_is_an_error_of_the_configuration(tiny_services: Path, mon
     assert result.returncode == 1
     assert result.stderr.startswith(f"error: port {port} of 127.0.0.1 is in use")
     assert "--port" in result.stderr
+
+
+def test_the_command_takes_its_port_from_the_environment_too() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = str(bound_address(taken)[1])
+        environ = {**os.environ, "ROLLMILL_HOST": "127.0.0.1", "ROLLMILL_PORT": port}
+        command = [sys.executable, "-m", "rollmill", "serve", "head"]
+        refused = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+
+    assert refused.returncode == 1
+    assert f"port {port} of 127.0.0.1 is in use" in refused.stderr
