@@ -18,9 +18,13 @@ def composed(target: str) -> str:
     return done.stdout
 
 
+@cache
+def parsed(target: str) -> tuple[JsonObject, ...]:
+    return tuple(yaml.safe_load_all(composed(target)))
+
+
 def objects(target: str, *kinds: str) -> list[JsonObject]:
-    found = [entry for entry in yaml.safe_load_all(composed(target)) if not kinds or entry["kind"] in kinds]
-    return sorted(found, key=lambda entry: (entry["kind"], entry["metadata"]["name"]))
+    return [entry for entry in parsed(target) if entry["kind"] in kinds]
 
 
 def named(target: str, kind: str) -> dict[str, JsonObject]:
