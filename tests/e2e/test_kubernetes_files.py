@@ -27,6 +27,8 @@ VALIDATE = Path(sys.executable).parent / "kubernetes-validate"
 OVERLAYS = ("overlays/local", "overlays/production", "overlays/gpu")
 TARGETS = (*OVERLAYS, "jobs")
 NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
+OLDEST, NEWEST = "1.29", "1.34"
+"""Versions of Kubernetes; the first is the one that the guide asks for."""
 OTHER_VARIABLES = {"ROLLMILL_PORT", "ROLLMILL_SETTINGS_FILE"}
 """Those that are no settings."""
 
@@ -50,10 +52,12 @@ def selected(selector: JsonObject, pods: dict[str, JsonObject]) -> set[str]:
     return {name for name, pod in pods.items() if wanted <= pod["metadata"]["labels"].items()}
 
 
-def valid(text: str, folder: Path) -> bool:
+def valid(text: str, folder: Path, *, version: str = OLDEST) -> bool:
     path = folder / "objects.yaml"
     path.write_text(text, encoding="utf-8")
-    done = subprocess.run([VALIDATE, "--strict", path], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [VALIDATE, "--strict", "--kubernetes-version", version, path], capture_output=True, text=True, check=False
+    )
     assert "Traceback" not in done.stderr
     return done.returncode == 0
 
@@ -62,6 +66,7 @@ def valid(text: str, folder: Path) -> bool:
 @everywhere
 def test_the_objects_are_as_kubernetes_defines_them(target: str, tmp_path: Path) -> None:
     assert valid(composed(target), tmp_path)
+    assert valid(composed(target), tmp_path, version=NEWEST)
     assert not valid(composed(target).replace("terminationGracePeriodSeconds", "graceSeconds"), tmp_path)
 
 
