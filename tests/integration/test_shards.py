@@ -112,7 +112,7 @@ def test_a_missing_shard_is_told_and_the_merged_run_is_not_finished() -> None:
     RunFiles.at("x-00001-of-00003.jsonl").rollouts.rename("away.jsonl")
 
     result = aggregate()
-    assert "of 3 shards, these are missing: 1" in result.stderr
+    assert "1 of 3 shards are missing: 1\n" in result.stderr
     assert (manifest("merged.jsonl").state, manifest("merged.jsonl").digests.shard) == ("interrupted", "0,2/3")
 
 

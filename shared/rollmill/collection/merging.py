@@ -107,7 +107,9 @@ def _warnings(shards: Sequence[Shard], *, force: bool) -> list[str]:
             warnings += [f"{pair} differ in {words}" for words in found.notes]
     parts = ShardParts.of(shard.manifest.digests for shard in told if shard.manifest)
     if parts and parts.missing:
-        warnings.append(f"of {parts.count} shards, these are missing: {', '.join(map(str, parts.missing))}")
+        first = ", ".join(map(str, parts.missing[:_KEYS_SHOWN]))
+        more = ", ..." if len(parts.missing) > _KEYS_SHOWN else ""
+        warnings.append(f"{len(parts.missing)} of {parts.count} shards are missing: {first}{more}")
     if unlike and not force:
         raise ConflictError(f"these are no parts of one run: {'; '.join(unlike)}. --force merges them anyway")
     return warnings + unlike
