@@ -196,6 +196,22 @@ async def test_a_run_of_inline_rows_is_accepted_and_finishes(collector: httpx.As
     assert metrics["agent_metrics"]["mean/reward"] == 1.0
 
 
+async def test_shards_are_runs_of_their_own_and_together_the_whole(collector: httpx.AsyncClient, bench: Bench) -> None:
+    found = []
+    for index in range(2):
+        await start(collector, f"part-{index}", shard=f"{index}/2", num_repeats=2)
+        await ended(collector, f"part-{index}")
+        found += [
+            loads(line) for line in (bench.data_dir / f"part-{index}" / "rollouts.jsonl").read_bytes().splitlines()
+        ]
+
+    assert keys(found) == [(task, rollout) for task in range(3) for rollout in range(2)]
+    again = await collector.post("/v1/runs", json={"id": "part-0", "rows": tasks(3), "shard": "1/2", "num_repeats": 2})
+    problem(again, 409, "conflict")
+    wrong = problem(await collector.post("/v1/runs", json={"rows": tasks(3), "shard": "2/2"}), 422, "invalid-request")
+    assert "/shard: Value error, 2/2 is out of range: the shards are 0/2 to 1/2" in wrong["detail"]
+
+
 async def test_a_run_without_an_id_gets_one_from_its_name(collector: httpx.AsyncClient) -> None:
     response = await collector.post("/v1/runs", json={"name": "my run", "rows": tasks(1)})
 

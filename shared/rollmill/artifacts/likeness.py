@@ -11,6 +11,7 @@ _HOW = {
     "overrides": "repeats, seeds, limit, agent or request parameters",
     "topology": "the topology (services or their settings)",
 }
+_PART = {"shard": "the shard"}
 
 
 @dataclass(slots=True)
@@ -25,12 +26,19 @@ class Differences:
 
 def compare_manifests(a: Manifest, b: Manifest) -> Differences:
     """Tell whether two runs measure the same thing: other models and sampling may be compared, other tasks may not."""
-    return Differences([*_digests(a, b, _DATASET), *_verifiers(a, b)], list(_digests(a, b, _HOW)))
+    return Differences([*_digests(a, b, _DATASET), *_verifiers(a, b)], list(_digests(a, b, _HOW | _PART)))
 
 
 def compare_shards(a: Manifest, b: Manifest) -> Differences:
-    """Tell whether two runs may be parts of one: they have other tasks, and everything else is the same."""
+    """Tell whether two runs may be parts of one: they have other tasks, and everything else is the same.
+
+    Parts that have a number are of one task file, which was parted into as many.
+    """
     unlike = [*_digests(a, b, _HOW), *_verifiers(a, b), *_scorings(a, b)]
+    if a.digests.shard and b.digests.shard:
+        unlike += _digests(a, b, _DATASET)
+    if _parted_into(a) != _parted_into(b):
+        unlike.append("the number of shards")
     versions = {a.rollmill_version, b.rollmill_version}
     notes = [f"Rollmill's version ({' and '.join(sorted(versions))})"] if len(versions) > 1 else []
     return Differences(unlike, notes)
@@ -40,6 +48,10 @@ def _digests(a: Manifest, b: Manifest, names: dict[str, str]) -> Iterator[str]:
     for name, words in names.items():
         if _known(a.digests, name) and _known(b.digests, name) and _value(a.digests, name) != _value(b.digests, name):
             yield words
+
+
+def _parted_into(manifest: Manifest) -> str:
+    return (manifest.digests.shard or "").partition("/")[2]
 
 
 def _known(digests: Digests, name: str) -> bool:

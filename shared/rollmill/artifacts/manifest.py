@@ -11,7 +11,7 @@ from rollmill.errors import ConflictError, InputError
 
 
 class Digests(WireModel):
-    """What makes two runs the same run; each is a SHA-256 in hexadecimal."""
+    """What makes two runs the same run; each but the shard is a SHA-256 in hexadecimal."""
 
     input: str
     """The bytes of the task file."""
@@ -20,6 +20,9 @@ class Digests(WireModel):
     """Repeats, seeds, limit, agent and request parameters."""
     topology: str | None = None
     """The services with their settings, secrets removed; null when they were found through a head."""
+    shard: str | None = None
+    """Which part of the tasks was run, such as `0/4`; null for all of them. In a merged run that misses parts, or has
+    unfinished ones, those that it is of, such as `0,2/4`."""
 
 
 class Counts(WireModel):
@@ -149,6 +152,7 @@ def check_same_run(old: Digests, new: Digests, path: Path) -> None:
         "prompt": "the prompt config",
         "overrides": "repeats, seeds, limit, agent or request parameters",
         "topology": "the topology (services or their settings)",
+        "shard": "the shard",
     }
     changed = [
         words

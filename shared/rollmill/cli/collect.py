@@ -49,6 +49,14 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
     limit: Annotated[
         int | None, typer.Option(min=1, help="Use only so many input lines.", rich_help_panel=_INPUTS)
     ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROLLMILL_SHARD",
+            help="Run one part of the tasks only: 0/4 is the first of four, and goes to x-00000-of-00004.jsonl.",
+            rich_help_panel=_INPUTS,
+        ),
+    ] = None,
     prompt_config: Annotated[
         Path | None, typer.Option(help="YAML with templates that make each row's input.", rich_help_panel=_INPUTS)
     ] = None,
@@ -116,13 +124,14 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
     """Run tasks through their agents and write graded rollouts. Ctrl-C stops cleanly; --resume goes on."""
     from rollmill.cli.collecting import Source, run_collection
     from rollmill.cli.export import export_collected
-    from rollmill.cli.values import parse_options, parse_params, parse_repeats
+    from rollmill.cli.values import parse_options, parse_params, parse_repeats, shard_output
 
     options = parse_options(
         agent=agent,
         num_repeats=parse_repeats(num_repeats),
         add_seed=add_seed,
         limit=limit,
+        shard=shard or None,
         concurrency=concurrency,
         temperature=temperature,
         top_p=top_p,
@@ -143,6 +152,7 @@ def collect(  # noqa: PLR0913 (one parameter for each option of the command)
     if input_file and split:
         raise typer.BadParameter("choose one of --input and --split")
     exporters = open_exporters(export or (), ExportSettings.from_environment(os.environ))
+    output = shard_output(output, options)
     source = Source(config=config, head=head, embedded=embedded, input=input_file, split=split)
     status = run_collection(source, output, options, prompt_config, resume=resume, overwrite=overwrite)
     export_collected(output, exporters, rollouts=export_rollouts)

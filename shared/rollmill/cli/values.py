@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 import yaml
@@ -6,6 +7,7 @@ from pydantic import ValidationError
 
 from rollmill.contracts.json import JsonObject, JsonValue, loads
 from rollmill.contracts.runs import RunOptions
+from rollmill.contracts.shards import ShardNumber
 
 
 def parse_options(**values: JsonValue) -> RunOptions:
@@ -20,6 +22,11 @@ def parse_options(**values: JsonValue) -> RunOptions:
         faults = error.errors(include_url=False, include_input=False)
         told = [f"--{'.'.join(map(str, fault['loc'])).replace('_', '-')}: {fault['msg']}" for fault in faults]
         raise typer.BadParameter("; ".join(told)) from None
+
+
+def shard_output(output: Path, options: RunOptions) -> Path:
+    """Return the file that the rollouts go to: each shard has its own, named after the whole run's."""
+    return ShardNumber.parse(options.shard).output(output) if options.shard else output
 
 
 def parse_repeats(text: str | None) -> int | dict[str, int] | None:

@@ -34,6 +34,7 @@ from rollmill.contracts import rows
 from rollmill.contracts.json import canonical, dumps
 from rollmill.contracts.rows import Row, agent_name, row_key, tokens_used
 from rollmill.contracts.runs import RunBudget, RunOptions, RunState, RunStatus
+from rollmill.contracts.shards import ShardNumber
 from rollmill.errors import ConflictError, InputError, ServiceNotFoundError
 from rollmill.ids import new_run_id
 
@@ -349,6 +350,7 @@ def _expansion(plan: CollectionPlan) -> Expansion:
         num_repeats=options.num_repeats,
         add_seed=options.add_seed,
         limit=options.limit,
+        shard=ShardNumber.parse(options.shard) if options.shard else None,
         agent=options.agent,
         overrides=options.overrides(),
         prompt=plan.prompt,
@@ -361,7 +363,13 @@ def _budget(options: RunOptions) -> RunBudget:
 
 def _digests(plan: CollectionPlan, expansion: Expansion, found: Survey) -> Digests:
     prompt = hashlib.sha256(canonical(plan.prompt.model_dump())).hexdigest() if plan.prompt else None
-    return Digests(input=found.digest, prompt=prompt, overrides=expansion.digest(), topology=plan.topology_digest)
+    return Digests(
+        input=found.digest,
+        prompt=prompt,
+        overrides=expansion.digest(),
+        topology=plan.topology_digest,
+        shard=plan.options.shard,
+    )
 
 
 def _count_lines(path: Path) -> int:

@@ -12,6 +12,7 @@ from rollmill.collection.prompts import PromptConfig, has_input
 from rollmill.contracts import rows
 from rollmill.contracts.json import MAX_DEPTH, JsonObject, NestingError, canonical, dumps, loads
 from rollmill.contracts.rows import Row, RowKey
+from rollmill.contracts.shards import ShardNumber
 from rollmill.errors import InputError
 
 DEFAULT = "_default"
@@ -29,6 +30,8 @@ class Expansion:
     """Give each repeat its rollout index as the sampling seed."""
     limit: int | None = None
     """Use only so many lines."""
+    shard: ShardNumber | None = None
+    """Leave out the tasks of other shards; every line still counts for numbers and faults."""
     agent: str | None = None
     """Agent of rows that name none."""
     overrides: JsonObject = field(default_factory=dict)
@@ -41,9 +44,13 @@ class Expansion:
             raise InputError(f"limit must be at least 1, got {self.limit}")
 
     def digest(self) -> str:
-        """Return a SHA-256 over everything but the prompt: another value makes another run."""
+        """Return a SHA-256 over everything but prompt and shard: another value makes another run."""
         parts = [self.num_repeats or 1, self.add_seed, self.limit, self.agent, self.overrides]
         return hashlib.sha256(canonical(parts)).hexdigest()
+
+    def takes(self, keys: Sequence[RowKey]) -> bool:
+        """Say whether a row's rollouts, all of one task, are in this shard."""
+        return self.shard is None or any(self.shard.takes(key.task) for key in keys[:1])
 
     def repeats_for(self, agent: str) -> int:
         """Return the number of rollouts of each task of an agent; 0 when a mapping does not list it."""
@@ -59,7 +66,7 @@ class Survey:
     digest: str
     """SHA-256 of the file's bytes."""
     lines: int
-    """Lines used."""
+    """Lines used, those of other shards included."""
     rollouts: dict[str, int]
     """Rollouts by agent."""
     warnings: list[str]
@@ -110,6 +117,8 @@ def _rows(path: Path, expansion: Expansion) -> Iterator[tuple[int, Row]]:
 def _repeat(row: Row, expansion: Expansion, indexer: "_Indexer") -> Iterator[Row]:
     repeats = expansion.repeats_for(rows.agent_name(row) or "")
     keys = indexer.keys(row, repeats)
+    if not expansion.takes(keys):
+        return
     if expansion.prompt is not None:
         row = expansion.prompt.apply(row)
     params = row.get(rows.PARAMS)
@@ -185,6 +194,7 @@ class _Checks:
         self._keys = KeySet()
         self.lines = 0
         self.rollouts: dict[str, int] = {}
+        self._agents: set[str] = set()
         self._no_agent: list[int] = []
         self._unlisted: dict[str, None] = {}
         self._has_input: list[int] = []
@@ -214,7 +224,7 @@ class _Checks:
         if repeats < 1:
             self._unlisted[agent] = None
             return 0
-        self.rollouts[agent] = self.rollouts.get(agent, 0) + repeats
+        self._agents.add(agent)
         return repeats
 
     def _see_input(self, number: int, row: Row) -> None:
@@ -235,7 +245,11 @@ class _Checks:
         if self._indexer.given_away(row):
             self._given_away.append(f"line {number}: {row[rows.TASK_INDEX]}")
             return
-        for key in self._indexer.keys(row, repeats):
+        keys = self._indexer.keys(row, repeats)
+        if keys and self._expansion.takes(keys):
+            agent = rows.agent_name(row) or ""
+            self.rollouts[agent] = self.rollouts.get(agent, 0) + len(keys)
+        for key in keys:
             if not self._keys.add(key):
                 self._repeated_keys.append(f"line {number}: {key}")
 
@@ -263,7 +277,7 @@ class _Checks:
     def warnings(self) -> list[str]:
         repeats = self._expansion.num_repeats
         listed = repeats if isinstance(repeats, dict) else {}
-        unused = sorted(set(listed) - set(self.rollouts) - {DEFAULT})
+        unused = sorted(set(listed) - self._agents - {DEFAULT})
         return [f"num_repeats lists agents that no row uses: {_listed(unused)}"] if unused else []
 
 

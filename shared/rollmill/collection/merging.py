@@ -14,6 +14,7 @@ from rollmill.artifacts.manifest import Counts, Digests, Manifest, read_manifest
 from rollmill.artifacts.outputs import check_apart, make_way
 from rollmill.artifacts.reader import iter_finished
 from rollmill.artifacts.writer import replacing
+from rollmill.collection.shard_parts import ShardParts
 from rollmill.collection.stats import RunStats
 from rollmill.contracts import rows
 from rollmill.contracts.rows import Row, RowKey, agent_name, row_key, valid_reward
@@ -104,6 +105,11 @@ def _warnings(shards: Sequence[Shard], *, force: bool) -> list[str]:
             pair = f"{told[0].files.rollouts} and {shard.files.rollouts}"
             unlike += [f"{pair} differ in {words}" for words in found.unlike]
             warnings += [f"{pair} differ in {words}" for words in found.notes]
+    parts = ShardParts.of(shard.manifest.digests for shard in told if shard.manifest)
+    if parts and parts.missing:
+        first = ", ".join(map(str, parts.missing[:_KEYS_SHOWN]))
+        more = ", ..." if len(parts.missing) > _KEYS_SHOWN else ""
+        warnings.append(f"{len(parts.missing)} of {parts.count} shards are missing: {first}{more}")
     if unlike and not force:
         raise ConflictError(f"these are no parts of one run: {'; '.join(unlike)}. --force merges them anyway")
     return warnings + unlike
@@ -219,12 +225,14 @@ def _digest(line: bytes) -> bytes:
 def _manifest(shards: Sequence[Shard], stats: RunStats) -> Manifest:
     told = [shard.manifest for shard in shards if shard.manifest is not None]
     status = stats.status()
-    complete = status.completed + status.failed >= status.expected
+    parts = ShardParts.of(manifest.digests for manifest in told)
+    complete = status.completed + status.failed >= status.expected and not (parts and parts.missing)
+    finished = complete and all(manifest.state == "finished" for manifest in told)
     return Manifest(
         run_id=stats.run_id,
         created_at=min((manifest.created_at for manifest in told), default=stats.created_at),
-        state="finished" if complete and all(m.state == "finished" for m in told) else "interrupted",
-        digests=_digests([manifest.digests for manifest in told]),
+        state="finished" if finished else "interrupted",
+        digests=_digests([manifest.digests for manifest in told], whole=finished),
         counts=Counts(expected=status.expected, completed=status.completed, failed=status.failed),
         mean_reward=status.mean_reward,
         agents=status.agents,
@@ -235,12 +243,16 @@ def _manifest(shards: Sequence[Shard], stats: RunStats) -> Manifest:
     )
 
 
-def _digests(parts: list[Digests]) -> Digests:
+def _digests(parts: list[Digests], *, whole: bool) -> Digests:
+    """Return what the merged run is: all shards, when finished, are the very run that was parted."""
+    numbered = ShardParts.of(parts)
+    shard = str(numbered) if numbered else _joined([part.shard for part in parts])
     return Digests(
         input=_joined([part.input for part in parts]) or "",
         prompt=_joined([part.prompt for part in parts]),
         overrides=_joined([part.overrides for part in parts]) or "",
         topology=_joined([part.topology for part in parts]),
+        shard=None if numbered and whole else shard,
     )
 
 

@@ -1,9 +1,10 @@
 from datetime import datetime
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rollmill.contracts.json import JsonObject
+from rollmill.contracts.shards import ShardNumber
 from rollmill.contracts.wire import WireModel
 
 RUN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -39,6 +40,8 @@ class RunOptions(RunBudget):
     """Give each repeat its rollout index as the sampling seed."""
     limit: int | None = Field(default=None, ge=1)
     """Use only so many input lines."""
+    shard: str | None = None
+    """Run only one part of the tasks: `0/4` is the first of four. Repeats of a task are never parted."""
     concurrency: int = Field(default=64, ge=1, le=MAX_CONCURRENCY)
     """Most rollouts in flight."""
     temperature: float | None = Field(default=None, ge=0)
@@ -57,6 +60,11 @@ class RunOptions(RunBudget):
     """Also stop it when, after `fail_fast_count` settled rollouts, this share of them failed for good."""
     aggregate: bool = True
     """Compute metrics for each agent at the end."""
+
+    @field_validator("shard")
+    @classmethod
+    def _check_shard(cls, text: str | None) -> str | None:
+        return None if text is None else str(ShardNumber.parse(text))
 
     def overrides(self) -> JsonObject:
         """Return the request parameters that are merged over each row's."""

@@ -101,7 +101,7 @@ def test_each_option_reaches_the_plan(bench: Bench, monkeypatch: pytest.MonkeyPa
         raise typer.Exit(0)
 
     monkeypatch.setattr("rollmill.cli.collecting.run_collection", record)
-    words = "--agent A --concurrency 5 --limit 6 --temperature 0.5 --top-p 0.25 --max-output-tokens 7 --add-seed"
+    words = "--agent A --concurrency 5 --limit 6 --shard 1/2 --temperature 0.5 --top-p 0.25 --max-output-tokens 7 --add-seed"
     words += " --no-aggregate --timeout 8.5 --max-attempts 9 --resume --param top_k=5 --param stop=END"
     words += " --prompt-config p.yaml --input i.jsonl"
     words += " --max-tokens-total 100 --max-wall 2.5 --max-failures 4 --stop-grace 0"
@@ -109,12 +109,14 @@ def test_each_option_reaches_the_plan(bench: Bench, monkeypatch: pytest.MonkeyPa
 
     [(source, output, options, prompt, how)] = seen
     assert source == Source(bench.folder / "t.yaml", None, True, Path("i.jsonl"), None)
-    assert (output, prompt, how) == (bench.output, Path("p.yaml"), {"resume": True, "overwrite": False})
+    shard = bench.output.with_name("x-00001-of-00002.jsonl")
+    assert (output, prompt, how) == (shard, Path("p.yaml"), {"resume": True, "overwrite": False})
     assert options == RunOptions(
         agent="A",
         num_repeats={"a": 4, "_default": 1},
         add_seed=True,
         limit=6,
+        shard="1/2",
         concurrency=5,
         temperature=0.5,
         top_p=0.25,
@@ -237,6 +239,8 @@ def test_an_output_must_be_jsonl(bench: Bench) -> None:
         ["--temperature", "nan"],
         ["--concurrency", "0"],
         ["--limit", "0"],
+        ["--shard", "2/2"],
+        ["--shard", "1"],
         ["--max-attempts", "0"],
         ["--timeout", "0"],
         ["--split", "test"],
