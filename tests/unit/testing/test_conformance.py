@@ -13,7 +13,7 @@ from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.contracts.rows import Row
 from rollmill.contracts.services import ReverifyMode
-from rollmill.errors import InputError
+from rollmill.errors import ConflictError, InputError
 from rollmill.server import resources_app
 from rollmill.server.resources import Resources
 from rollmill.server.sessions import Session
@@ -226,6 +226,25 @@ async def test_a_verifier_that_breaks_on_an_answer_gives_no_verdict() -> None:
     checks = await checked(Fragile(), fixtures=[], tasks=[TASK])
 
     assert "500, neither a verdict nor a refusal" in checks["hostile answers"].detail
+
+
+async def test_without_fixtures_a_full_reward_is_told_but_no_failure() -> None:
+    class Generous(Cities):
+        async def verify(self, rollout: Rollout, session: Session) -> Verdict | float:
+            return 1.0
+
+    check = (await checked(Generous(), fixtures=[]))["hostile answers"]
+
+    assert check.status == "skip"
+    assert check.detail.startswith("an empty answer gets the full reward of 1; only fixtures.yaml can tell")
+
+
+async def test_a_row_that_cannot_be_graded_yet_is_not_taken_for_one_that_lacks_a_field() -> None:
+    class Unplayed(Cities):
+        async def verify(self, rollout: Rollout, session: Session) -> Verdict | float:
+            raise ConflictError("no episode was played in this session")
+
+    assert (await checked(Unplayed()))["missing fields"].status == "pass"
 
 
 async def test_a_task_whose_every_answer_is_right_is_not_attacked() -> None:

@@ -74,7 +74,8 @@ async def missing_fields(subject: Subject) -> Finding:
         try:
             refused = await _refusal(subject.probe, without)
         except RollmillError as error:
-            faults.append(f"without {name!r}: {error.status} instead of 422: {error.detail}")
+            if not _refused(error):
+                faults.append(f"without {name!r}: {error.status} instead of 422: {error.detail}")
             continue
         if refused is None:
             continue
@@ -128,20 +129,25 @@ async def hostile_answers(subject: Subject) -> Finding:
         return skipped(
             "no fixture's task has a known-right and a known-wrong answer" if subject.fixtures else _NO_TASKS
         )
-    faults, count = [], 0
+    faults: list[str] = []
+    fooled: list[str] = []
+    count = 0
     for task, full in targets:
         for attack in attacks_on(task):
             count += 1
             try:
                 verified = await subject.probe.play(attack.row, attack.response, encode=attack.encode)
             except RollmillError as error:
-                if not 400 <= int(error.extensions.get("upstream_status", error.status)) < 500:
+                if not _refused(error):
                     faults.append(f"{attack.name}: {error.status}, neither a verdict nor a refusal: {error.detail}")
                 continue
             if fault := _reward_fault(verified):
                 faults.append(f"{attack.name}: {fault}")
             elif verified[rows.REWARD] >= full:
-                faults.append(f"{attack.name} gets the full reward of {full:g}")
+                fooled.append(f"{attack.name} gets the full reward of {full:g}")
+    if fooled and not faults and not subject.fixtures:
+        return skipped(f"{fooled[0]}; only fixtures.yaml can tell whether it should")
+    faults += fooled
     return judged(faults, f"{counted(count, 'answer')} without the full reward")
 
 
@@ -191,6 +197,11 @@ def _rows_without_a_field(row: Row) -> Iterator[tuple[str, Row]]:
 async def _played(subject: Subject, fixture: Fixture) -> Row:
     row = fixture.row(subject.tasks)
     return await subject.probe.play(row, response_of(fixture, row), fixture.calls)
+
+
+def _refused(error: RollmillError) -> bool:
+    """Say whether a server found fault with what it was sent, and not with itself."""
+    return 400 <= int(error.extensions.get("upstream_status", error.status)) < 500
 
 
 def _reward_fault(verified: Row) -> str:
