@@ -25,6 +25,7 @@ from schemathesis.generation import GenerationMode
 from rollmill.config.loading import find_service
 from rollmill.contracts.json import JsonObject, dumps
 from rollmill.server import ServiceApp
+from rollmill_services.resources.reward_model.tiny import make_checkpoint
 
 AnyCase: TypeAlias = Case[Any]
 
@@ -39,8 +40,17 @@ OWN_SETTINGS: dict[str, JsonObject] = {
     "gymnasium_loop": {"model": "policy", "resources": "toy_text"},
     "user_simulator": {"model": "policy", "resources": "weather", "user_model": "policy"},
     "remote": {"resources": "weather", "base_url": "http://127.0.0.1:9", "model": "m"},
+    "llm_judge": {"judge": "policy"},
+    "genrm_compare": {"judge": "policy", "wait_seconds": 0.1},
 }
-UPSTREAM_IS_AWAY = {"openai_compatible", "tool_loop", "single_turn", "gymnasium_loop", "user_simulator", "remote"}
+OPEN_PAGES = ("/ui", "/login", "/logout")
+"""The head's page and the way into it: they hold no data, and `/login` is what the token is typed into."""
+EXTRAS = {"reasoning_gym": "reasoning_gym", "reward_model": "torch"}
+"""Libraries that a service cannot start without, and that are not among those for development."""
+UPSTREAM_IS_AWAY = {
+    *("openai_compatible", "tool_loop", "single_turn", "gymnasium_loop", "user_simulator", "remote"),
+    *("llm_judge", "genrm_compare"),
+}
 """These call others, of which there are none here: 502 and 404 are the truth, 500 never is."""
 
 
@@ -80,6 +90,8 @@ class Fuzzed:
 
 @contextmanager
 def running(service: str, folder: Path) -> Iterator[Fuzzed]:
+    if service in EXTRAS:
+        pytest.importorskip(EXTRAS[service], reason=f"the extra of {service} is not installed")
     definition = find_service(service)
     values: JsonObject = {"name": service, "token": SecretStr(TOKEN), **OWN_SETTINGS.get(service, {})}
     if "data_dir" in definition.settings_type.model_fields:
@@ -87,6 +99,8 @@ def running(service: str, folder: Path) -> Iterator[Fuzzed]:
     if service == "recorded":
         (folder / "recorded.jsonl").write_text("")
         values["rollouts"] = [str(folder / "recorded.jsonl")]
+    if service == "reward_model":
+        values["model_name"] = str(make_checkpoint(folder / "checkpoint"))
     app = definition.factory(definition.settings_type.model_validate(values))
     assert isinstance(app, ServiceApp)
     with asyncio.Runner() as runner:
@@ -131,6 +145,8 @@ def check(fuzzed: Fuzzed, case: AnyCase, token: str | None, answer: httpx.Respon
     shown = f"{case.method} {case.formatted_path} {case.query} {case.body!r}: {answer.status_code} {answer.text}"
     if case.path in ("/livez", "/readyz"):
         assert answer.status_code == 204, shown
+    elif case.path.startswith(OPEN_PAGES) or case.path == "/":
+        assert not fuzzed.is_own_error(answer), shown
     elif token != TOKEN:
         assert answer.status_code == 401, shown
     else:
