@@ -72,6 +72,6 @@ async def test_a_client_of_the_protocol_calls_a_tool_as_the_guide_shows(serve: "
     [block] = blocks("agents.md", "python")
     add_five = executed(block, httpx2=httpx2, Client=Client, streamable_http_client=streamable_http_client)["add_five"]
     async with serve(create_app(ServiceSettings(serve_mcp=True))) as url, httpx.AsyncClient(base_url=url) as client:
-        seeded = await client.post("/seed_session", json={"initial_count": 1})
+        seeded = await client.post("/seed_session", json={"initial_count": 1, "expected_count": 3})
         await add_five({"server_url": f"{url}/mcp", "authorization": seeded.headers["x-rollmill-mcp-token"]})
         assert (await client.post("/get_counter_value", json={})).json() == {"count": 6}

@@ -63,4 +63,5 @@ def test_the_environment_of_a_guide_conforms_and_gives_telling_rewards(guide: Pa
 
 
 def test_every_kind_that_can_be_written_has_its_guide() -> None:
-    assert {"environment-single-turn", "environment-tools", "environment-code"} <= {guide.stem for guide in GUIDES}
+    kinds = {"environment-single-turn", "environment-tools", "environment-code", "environment-judge"}
+    assert kinds <= {guide.stem for guide in GUIDES}

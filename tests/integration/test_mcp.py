@@ -44,7 +44,7 @@ async def service(serve: "Serve", settings: ServiceSettings = SETTINGS) -> Async
 
 async def seeded(client: httpx.AsyncClient, count: int = 3) -> tuple[str, str]:
     """Open a session and return its signed id and its token."""
-    answer = await client.post("/seed_session", json={"initial_count": count})
+    answer = await client.post("/seed_session", json={"initial_count": count, "expected_count": 0})
     client.cookies.clear()
     return answer.headers["x-rollmill-session"], answer.headers["x-rollmill-mcp-token"]
 
@@ -180,7 +180,7 @@ async def test_other_methods_are_refused_and_a_large_body_too(serve: "Serve") ->
 
 async def test_without_the_setting_there_is_no_endpoint_and_no_token() -> None:
     async with asgi_client(create_app(ServiceSettings())) as client:
-        seeding = await client.post("/seed_session", json={"initial_count": 0})
+        seeding = await client.post("/seed_session", json={"initial_count": 0, "expected_count": 0})
         assert "x-rollmill-mcp-token" not in seeding.headers
         assert (await client.post("/mcp", json={})).status_code == 404
 

@@ -125,15 +125,16 @@ def test_a_change_of_the_references_changes_the_rewards(source: RunFiles) -> Non
 
 
 def test_rollouts_whose_grading_failed_are_graded_without_running_them_again_and_merged(tmp_path: Path) -> None:
-    (tmp_path / "t.yaml").write_text(COLLECTED)
-    tasks = [{"responses_create_params": {"input": f"name of {n}?"}, "expected_answer": f"name {n}"} for n in range(4)]
-    tasks[3]["case_sensitive"] = "perhaps"  # the verifier refuses this
+    (tmp_path / "t.yaml").write_text(COLLECTED.replace("string_match", "mcqa"))
+    choice: JsonObject = {"options": {"A": "yes", "B": "no"}, "expected_answer": "B"}
+    tasks: list[JsonObject] = [{"responses_create_params": {"input": f"Is {n} odd?"}, **choice} for n in range(4)]
+    tasks[3]["template_metadata"] = {"output_regex": "("}  # only the search itself finds out
     (tmp_path / "tasks.jsonl").write_bytes(b"".join(dumps(task) + b"\n" for task in tasks))
     source = collect(tmp_path)
     ungraded = by_key(source.failures)
     assert set(ungraded) == {(3, n) for n in range(4)}
     mended = [
-        {**row, "case_sensitive": False} if row["_ng_task_index"] == 3 else row for row in read_jsonl(source.inputs)
+        {**row, "template_metadata": None} if row["_ng_task_index"] == 3 else row for row in read_jsonl(source.inputs)
     ]
     source.inputs.write_bytes(b"".join(dumps(row) + b"\n" for row in mended))
 

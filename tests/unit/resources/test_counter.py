@@ -13,7 +13,7 @@ from rollmill_services.resources.counter.verifier import Counter
 
 
 async def seeded(counter: Counter, initial: int) -> Session:
-    row = {"initial_count": initial}
+    row = {"initial_count": initial, "expected_count": 0}
     session = Session("s", row)
     await counter.seed_session(session, row)
     return session

@@ -41,12 +41,29 @@ async def test_a_counter_session_is_seeded_changed_and_graded(client: httpx.Asyn
     assert verified["final_count"] == 7
 
 
-@pytest.mark.parametrize("client", [counter_app], indirect=True)
-async def test_a_counter_row_without_its_fields_is_refused(client: httpx.AsyncClient) -> None:
-    response = await client.post("/seed_session", json={})
+@pytest.mark.parametrize(
+    ("client", "row", "field"),
+    [
+        (counter_app, {}, "initial_count"),
+        (counter_app, {"initial_count": 0}, "expected_count"),
+        (counter_app, {"initial_count": 0, "expected_count": "4"}, "expected_count"),
+        (mcqa_app, {"expected_answer": "A"}, "options"),
+        (mcqa_app, {"options": {"A": "x"}}, "expected_answer"),
+        (mcqa_app, {"options": {"A": "x"}, "expected_answer": "B"}, "expected_answer"),
+        (mcqa_app, {"options": {"A": "x"}, "expected_answer": "A", "grading_mode": "kind"}, "grading_mode"),
+        (string_match_app, {}, "expected_answer"),
+        (string_match_app, {"expected_answer": "x", "extraction_mode": "guess"}, "extraction_mode"),
+        (string_match_app, {"expected_answer": "x", "case_sensitive": "perhaps"}, "case_sensitive"),
+    ],
+    indirect=["client"],
+)
+async def test_a_row_that_could_not_be_graded_is_refused_before_any_model_is_asked(
+    client: httpx.AsyncClient, row: JsonObject, field: str
+) -> None:
+    response = await client.post("/seed_session", json=row)
 
     assert response.status_code == 422
-    assert response.json()["errors"][0]["pointer"] == "/initial_count"
+    assert [fault["pointer"] for fault in response.json()["errors"]] == [f"/{field}"]
 
 
 @pytest.mark.parametrize("client", [weather_app], indirect=True)

@@ -187,6 +187,18 @@ async def test_rows_of_csv_become_a_list(verifier: StructuredOutput) -> None:
     assert json.loads(str(verdict.details["parsed_output"]))[0] == {"room": "hall", "watts": 9, "tags": [1, 2]}
 
 
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [("room,watts", 1.0), ("watts,room\n", 1.0), ("There are no rooms, I think.", 0.0), ("room", 0.0)],
+)
+async def test_a_list_without_rows_still_needs_its_header(
+    verifier: StructuredOutput, answer: str, reward: float
+) -> None:
+    rooms = {"type": "array", "items": {"$ref": "#/$defs/lamp"}, "$defs": {"lamp": LAMP}}
+
+    assert (await graded(verifier, answer, rooms, schema_type="csv")).reward == reward
+
+
 # --- hostile answers and schemas -----------------------------------------------------------------------------------
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

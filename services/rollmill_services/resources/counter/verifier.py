@@ -19,12 +19,13 @@ class Counter(Resources):
     reverify_mode: ClassVar[ReverifyMode] = "unsupported"
 
     async def seed_session(self, session: Session, row: Row) -> None:
-        """Set the counter to the task's `initial_count`.
+        """Set the counter to the task's `initial_count`; a task that could not be graded is refused.
 
         Raises:
-            InputError: `initial_count` is missing or not an integer.
+            InputError: `initial_count` or `expected_count` is missing or not an integer.
         """
         session.state[_COUNT] = _whole_number(Rollout(row), "initial_count")
+        _whole_number(Rollout(row), "expected_count")
 
     @tool
     async def increment_counter(self, count: int, session: Session) -> JsonObject:

@@ -1,12 +1,13 @@
 import re
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonValue
 from rollmill.contracts.rollouts import Rollout, Verdict
+from rollmill.contracts.rows import Row
 from rollmill.contracts.services import ReverifyMode
 from rollmill.errors import InputError
 from rollmill.grading.workers import WorkerPool
@@ -49,32 +50,48 @@ class Mcqa(Resources):
         """End the processes that search."""
         await self._searchers.stop()
 
+    async def seed_session(self, session: Session, row: Row) -> None:
+        """Refuse a task that could not be graded, before any model is asked.
+
+        Raises:
+            InputError: `options`, `expected_answer`, `grading_mode` or `output_regex` is missing or wrong.
+        """
+        _task(Rollout(row))
+
     async def verify(self, rollout: Rollout, session: Session) -> Verdict:
         """Reward 1.0 when the answer names the expected letter; `extracted_answer` is the letter found, or null.
 
         Raises:
             InputError: `options`, `expected_answer`, `grading_mode` or `output_regex` is missing or wrong.
         """
-        options = _options(rollout)
-        expected = _expected(rollout, options)
-        extract = _extractor(rollout)
-        pattern = _pattern(rollout)
-        if pattern is None:
-            return _verdict(extract(rollout.text, options), expected)
-        return await self._verify_with(pattern, rollout.text, options, expected, extract)
+        task = _task(rollout)
+        if task.pattern is None:
+            return _verdict(task.extract(rollout.text, task.options), task.expected)
+        return await self._verify_with(task.pattern, rollout.text, task)
 
-    async def _verify_with(
-        self, pattern: str, text: str, options: Options, expected: str, extract: Extractor
-    ) -> Verdict:
+    async def _verify_with(self, pattern: str, text: str, task: "_Task") -> Verdict:
         request = {"pattern": pattern, "text": text[-_REGEX_WINDOW:], "limit_seconds": self._timeout_seconds}
         reply = await self._searchers.ask(request)
         if reply is None:
-            verdict = _verdict(None, expected)
+            verdict = _verdict(None, task.expected)
             return Verdict(verdict.reward, {**verdict.details, "output_regex_timed_out": True})
         if error := reply.get("error"):
             raise _wrong(_REGEX_FIELD, str(error))
         found = reply["match"]
-        return _verdict(extract(text, options) if found is None else lenient_choice(found, options), expected)
+        choice = task.extract(text, task.options) if found is None else lenient_choice(found, task.options)
+        return _verdict(choice, task.expected)
+
+
+class _Task(NamedTuple):
+    options: Options
+    expected: str
+    extract: Extractor
+    pattern: str | None
+
+
+def _task(rollout: Rollout) -> _Task:
+    options = _options(rollout)
+    return _Task(options, _expected(rollout, options), _extractor(rollout), _pattern(rollout))
 
 
 def _verdict(answer: str | None, expected: str) -> Verdict:

@@ -11,7 +11,7 @@ from datetime import date, time
 from typing import NoReturn
 
 from rollmill.contracts.json import JsonValue
-from rollmill_services.resources.structured_output.text_values import typed
+from rollmill_services.resources.structured_output.text_values import typed, useful
 from rollmill_services.resources.structured_output.xml_values import xml_value
 
 _FENCED = re.compile(r"\s*```[ \t]*[\w+-]*[ \t]*\n(?P<inner>.*)\n[ \t]*```\s*", re.DOTALL)
@@ -78,6 +78,8 @@ def _csv(text: str, schema: JsonValue) -> JsonValue:
         raise ValueError("two columns have the same name")
     if uneven := next((nth for nth, row in enumerate(rows, start=2) if len(row) != len(header)), None):
         raise ValueError(f"row {uneven} has another number of cells than the header")
+    if not rows and set(header) != _columns(schema):  # any line of prose is a header, and no rows fit most schemas
+        raise ValueError("there is only a header, and it does not name the columns of the schema")
     records = [dict(zip(header, row, strict=True)) for row in rows]
     wanted = schema if isinstance(schema, dict) else {}
     if wanted.get("type") != "object":
@@ -85,6 +87,12 @@ def _csv(text: str, schema: JsonValue) -> JsonValue:
     if len(records) != 1:
         raise ValueError(f"the schema wants one object, and there are {len(records)} rows")
     return typed(records[0], schema, schema)
+
+
+def _columns(schema: JsonValue) -> set[str]:
+    """Return the properties that the schema of a list names for its members."""
+    member = useful(useful(schema, schema).get("items"), schema)
+    return set(member.get("properties") or {})
 
 
 def plain(value: JsonValue) -> JsonValue:
