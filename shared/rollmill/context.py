@@ -9,7 +9,7 @@ is set while calls are in flight ends none of them early and lets none go on too
 
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rollmill.errors import DeadlineError
 from rollmill.observability.tracing import NO_TRACER, Tracer
@@ -43,7 +43,8 @@ class CallContext:
         limit = time.monotonic() + timeout_seconds
         if self.deadline is not None and self.deadline <= limit:
             return self
-        return replace(self, deadline=limit)
+        # Several times in each rollout: `dataclasses.replace` takes three times as long.
+        return CallContext(self.request_id, limit, self.traceparent, self.attempt, self.tracer)
 
     def remaining(self) -> float | None:
         """Return the seconds left, or None when there is no deadline.

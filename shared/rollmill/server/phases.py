@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
+from typing import NoReturn
 
 from rollmill.context import CallContext, get_context, reset_context, set_context
 from rollmill.contracts.failures import Boundary, Phase
@@ -21,35 +23,53 @@ _RACE_SECONDS = 0.1
 """Both ends of a call watch its deadline; the other one may notice it so much earlier."""
 
 
-@contextmanager
-def phase(name: Phase, seconds: float, *, tool: str = "") -> Iterator[None]:
+class phase:
     """Bound the calls made inside by `seconds` and the rollout's deadline, and name phase and service in their errors.
 
-    The block is a span, which tells the tool that is called.
+    The block is a span, which tells the tool that is called. Not a generator, which costs three times as much, five times
+    in each rollout.
 
     Raises:
         UpstreamTimeoutError: the time was over. `retryable` when it was the phase's own.
     """
-    bounded, own = _bounds(get_context(), seconds)
-    token = set_context(bounded)
-    try:
-        with (
-            upstream("model" if name == "model" else "resources"),
-            bounded.tracer.span(name, "client", {"rollmill.tool": tool} if tool else None),
-        ):
-            yield
-    except DeadlineError as error:
-        error.extensions.setdefault("phase", name)
-        if bounded.deadline is None or time.monotonic() < bounded.deadline - _RACE_SECONDS:
-            raise  # a time limit of the service's own
-        whose = f"the {seconds:g} s of timeouts.{name}_seconds" if own else "the rollout's time"
-        detail = f"{whose} passed in the phase {name!r}: {error.detail}"
-        raise UpstreamTimeoutError(detail, **{**error.extensions, "retryable": own}) from error
-    except RollmillError as error:
-        error.extensions.setdefault("phase", name)
-        raise
-    finally:
-        reset_context(token)
+
+    __slots__ = ("_bounded", "_name", "_own", "_seconds", "_span", "_token")
+
+    def __init__(self, name: Phase, seconds: float, *, tool: str = "") -> None:
+        self._name: Phase = name
+        self._seconds = seconds
+        self._bounded, self._own = _bounds(get_context(), seconds)
+        self._span = self._bounded.tracer.span(name, "client", {"rollmill.tool": tool} if tool else None)
+
+    def __enter__(self) -> None:
+        self._token = set_context(self._bounded)
+        self._span.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._span.__exit__(kind, error, trace)
+        finally:
+            reset_context(self._token)
+        if isinstance(error, RollmillError):
+            self._raise(error)
+
+    def _raise(self, error: RollmillError) -> NoReturn:
+        bounded = self._bounded
+        try:
+            with upstream("model" if self._name == "model" else "resources"):
+                raise error
+        except DeadlineError as late:
+            late.extensions.setdefault("phase", self._name)
+            if bounded.deadline is None or time.monotonic() < bounded.deadline - _RACE_SECONDS:
+                raise  # a time limit of the service's own
+            whose = f"the {self._seconds:g} s of timeouts.{self._name}_seconds" if self._own else "the rollout's time"
+            detail = f"{whose} passed in the phase {self._name!r}: {late.detail}"
+            raise UpstreamTimeoutError(detail, **{**late.extensions, "retryable": self._own}) from late
+        except RollmillError as named:
+            named.extensions.setdefault("phase", self._name)
+            raise
 
 
 def _bounds(rollout: CallContext, seconds: float) -> tuple[CallContext, bool]:
