@@ -15,6 +15,7 @@ from rollmill.collection.prompts import load_prompt
 from rollmill.config.topology import Topology, load_topology, topology_digest
 from rollmill.contracts.runs import RunOptions, RunStatus
 from rollmill.errors import RollmillError
+from rollmill.local.memory import settle_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ def run_collection(
     plan_for = _planner(output, options, prompt, resume=resume, overwrite=overwrite)
     with dataset_input(topology, source.input, source.split, options) as (tasks, adjusted), new_runner() as runner:
         plan = plan_for(tasks, adjusted, topology_digest(topology) if topology else None)
+        settle_memory()
         return runner.run(_collect(source, topology, plan))
 
 

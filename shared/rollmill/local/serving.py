@@ -1,7 +1,6 @@
 """Runs one service in this process, over the network."""
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -22,6 +21,7 @@ from rollmill.config.tokens import make_token_file, service_tokens
 from rollmill.errors import ConfigError
 from rollmill.local.connection import is_loopback
 from rollmill.local.http_protocol import BoundedHttpProtocol
+from rollmill.local.memory import settle_memory
 from rollmill.local.sockets import BACKLOG, base_url, bound_address, listen
 from rollmill.observability.logging import configure_logging
 from rollmill.observability.tracing import opened_tracer
@@ -76,7 +76,7 @@ def serve(
         if not isinstance(app, ServiceApp):
             raise ConfigError(f"{use!r}: its factory returns {type(app).__name__}, not an app made by build_app")
         raise_file_limit()
-        _settle_memory()
+        settle_memory()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _leave)
         log.info("serving", name=settings.name, kind=app.runtime.kind, url=settings.advertise_url, version=__version__)
@@ -163,10 +163,3 @@ class _Server(uvicorn.Server):
 def _leave(_: int, __: FrameType | None) -> NoReturn:
     # Before the server runs, and after it has stopped: uvicorn then raises the signal again.
     raise SystemExit(0)
-
-
-def _settle_memory() -> None:
-    """Have the collector never look again at what was imported and built so far."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()

@@ -26,8 +26,8 @@ _RACE_SECONDS = 0.1
 class phase:
     """Bound the calls made inside by `seconds` and the rollout's deadline, and name phase and service in their errors.
 
-    The block is a span, which tells the tool that is called. Not a generator, which costs three times as much, five times
-    in each rollout.
+    The block is a span, which tells the tool that is called. Not a generator: that costs three times as much, five
+    times in each rollout.
 
     Raises:
         UpstreamTimeoutError: the time was over. `retryable` when it was the phase's own.
