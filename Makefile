@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --constraint constraints.txt
-WORKERS ?= auto
+# One more than there are processors: many tests wait for processes that they started.
+WORKERS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 
 .PHONY: help demo test containers chaos check format bench constraints clean
 .DEFAULT_GOAL := help
