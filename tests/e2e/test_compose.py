@@ -277,7 +277,7 @@ def test_the_image_alone_is_small_becomes_healthy_and_stops_in_order(project: Pr
     sizes = project.run(
         "docker", "image", "inspect", "--format", "{{.Size}}", image, "python:3.11-slim-bookworm"
     ).stdout
-    options = ("--detach", "--read-only", "--cap-drop", "ALL", "--env", "ROLLMILL_TOKEN=t")
+    options = ("--detach", "--read-only", "--cap-drop", "ALL", "--env", "ROLLMILL_TOKEN=token-of-one-container")
     container = project.run("docker", "run", *options, image, "serve", "weather").stdout.strip()
     try:
         wait_until(lambda: project.inspect(container)["State"]["Health"]["Status"] == "healthy", what="health")
@@ -340,7 +340,7 @@ def test_a_service_that_never_becomes_ready_is_named_with_its_last_words(project
     assert failed.returncode != 0
     assert f"not ready: {project.name}-third-policy-1" in failed.stderr
     assert "base_url" in failed.stderr
-    assert "must be one or more http(s) URLs" in failed.stderr
+    assert "must be an http(s) URL without credentials" in failed.stderr
     assert "not ready: " + f"{project.name}-third-head" not in failed.stderr
 
 
