@@ -1,6 +1,5 @@
 """Recorded answers get their recorded scores, and tasks made here are graded here."""
 
-import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -8,14 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.recorded import RECORDED, question, recorded_rows
 
-from rollmill.contracts.json import JsonObject, canonical
+from rollmill.artifacts.reader import read_jsonl
 from rollmill.contracts.rollouts import Rollout
-from rollmill.openai import normalize_input, text_message
+from rollmill.openai import text_message
 from rollmill.server.sessions import Session
 from rollmill_services.resources.reasoning_gym.verifier import ReasoningGym
-
-RECORDED = Path(__file__).parents[2].parent / "shared/data/recorded/reasoning_gym"
 
 pytestmark = pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed")
 
@@ -27,19 +25,11 @@ async def verifier() -> AsyncIterator[ReasoningGym]:
     await environment.shutdown()
 
 
-def rows(path: Path) -> list[JsonObject]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def question(row: JsonObject) -> bytes:
-    return canonical(normalize_input(row["responses_create_params"]["input"]))
-
-
 @pytest.mark.recorded
-@pytest.mark.skipif(not RECORDED.is_dir(), reason="no recorded rollouts here")
+@pytest.mark.skipif(not (RECORDED / "reasoning_gym").is_dir(), reason="no recorded rollouts here")
 async def test_every_recorded_answer_gets_its_recorded_score(verifier: ReasoningGym) -> None:
-    tasks = {question(task): task for task in rows(RECORDED / "tasks.jsonl")}
-    recordings = rows(RECORDED / "rollouts.jsonl")
+    tasks = {question(task): task for task in recorded_rows("reasoning_gym", "tasks.jsonl")}
+    recordings = recorded_rows("reasoning_gym", "rollouts.jsonl")
     for recording in recordings:
         row = {**tasks[question(recording)], "response": recording["response"]}
         verdict = await verifier.verify(Rollout(row), Session("s", row))
@@ -60,7 +50,7 @@ async def test_tasks_that_the_command_makes_accept_their_own_answers(verifier: R
     made = make("gcd", "--output", str(path), *options)
     assert made.returncode == 0, made.stderr
 
-    tasks = rows(path)
+    tasks = list(read_jsonl(path))
     assert [task["agent_ref"] for task in tasks] == [{"name": "some"}] * 3
     for task in tasks:
         await verifier.seed_session(Session("s", task), task)

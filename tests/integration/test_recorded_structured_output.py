@@ -1,9 +1,9 @@
 """Recorded answers, validated against the schemas that their prompts hold, get their recorded rewards."""
 
 import json
-from pathlib import Path
 
 import pytest
+from tests.recorded import RECORDED, recorded_rows
 
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rollouts import Rollout
@@ -11,16 +11,10 @@ from rollmill.contracts.rows import content_text
 from rollmill.server.sessions import Session
 from rollmill_services.resources.structured_output.verifier import StructuredOutput
 
-RECORDED = Path(__file__).parents[2].parent / "shared/data/recorded/structured_outputs"
-
 pytestmark = [
     pytest.mark.recorded,
-    pytest.mark.skipif(not RECORDED.is_dir(), reason="no recorded rollouts here"),
+    pytest.mark.skipif(not (RECORDED / "structured_outputs").is_dir(), reason="no recorded rollouts here"),
 ]
-
-
-def rows(name: str) -> list[JsonObject]:
-    return [json.loads(line) for line in (RECORDED / name).read_text(encoding="utf-8").splitlines()]
 
 
 def schema_of(row: JsonObject) -> JsonObject:
@@ -34,7 +28,7 @@ def schema_of(row: JsonObject) -> JsonObject:
 async def test_every_recorded_answer_gets_its_recorded_reward() -> None:
     verifier = StructuredOutput()
     rewards, lenient = [], []
-    for row in rows("rollouts.jsonl"):
+    for row in recorded_rows("structured_outputs", "rollouts.jsonl"):
         graded = {**row, "schema_str": schema_of(row)}
         verdict = await verifier.verify(Rollout(graded), Session("s", {}))
         rewards.append((verdict.reward, row["reward"]))
@@ -49,6 +43,6 @@ async def test_every_recorded_answer_gets_its_recorded_reward() -> None:
 
 async def test_every_recorded_task_is_accepted() -> None:
     verifier = StructuredOutput()
-    for task in rows("tasks.jsonl"):
+    for task in recorded_rows("structured_outputs", "tasks.jsonl"):
         await verifier.seed_session(Session("s", task), task)
     await verifier.shutdown()

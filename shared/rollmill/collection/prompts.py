@@ -1,9 +1,9 @@
 import string
 from pathlib import Path
 
-import yaml
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
+from rollmill.config.yaml_files import read_yaml
 from rollmill.contracts import rows
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import Row
@@ -57,12 +57,7 @@ def load_prompt(path: str | Path) -> PromptConfig:
     Raises:
         InputError: the file cannot be read or is not a prompt config; says where.
     """
-    try:
-        value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid YAML: {error}") from None
+    value = read_yaml(path)
     if not isinstance(value, dict):
         raise InputError(f"{path}: a prompt config is a mapping with 'user' and, if wanted, 'system'")
     return parse_prompt(value, where=str(path))

@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.sandboxes import needs_sandbox
 
 from rollmill.contracts.json import JsonObject, loads
 from rollmill.contracts.rollouts import Rollout, Verdict
@@ -19,19 +19,6 @@ from rollmill_services.resources.code_tests.sandbox import Finished, Limits, San
 from rollmill_services.resources.code_tests.verifier import CodeTests, CodeTestsSettings
 
 EXAMPLES = Path(__file__).parents[3] / "examples/data/code.jsonl"
-
-
-def has_sandbox() -> bool:
-    if shutil.which("bwrap") is None:
-        return False
-    try:
-        asyncio.run(Sandbox(Limits()).check())
-    except ConfigError:
-        return False
-    return True
-
-
-needs_sandbox = pytest.mark.skipif(not has_sandbox(), reason="no sandbox can be made here (bubblewrap)")
 
 
 def rollout(code: str, inputs: list[str], outputs: list[str]) -> Rollout:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from rollmill.config.yaml_files import read_yaml
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import Row
 from rollmill.contracts.wire import WireModel
@@ -64,12 +64,7 @@ def read_fixtures(path: str | Path) -> list[Fixture]:
     Raises:
         InputError: the file cannot be read, or is not such a list; names every fault by its place.
     """
-    try:
-        value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid YAML: {error}") from None
+    value = read_yaml(path)
     try:
         return _FIXTURES.validate_python(value)
     except ValidationError as error:
