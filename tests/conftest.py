@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import pytest
 import uvicorn
+import uvloop
 
 from rollmill.client.asgi import AsgiApp
 from rollmill.observability.logging import ensure_logging
@@ -37,6 +38,12 @@ async def _serving(app: AsgiApp, *, port: int = 0) -> AsyncIterator[str]:
         server.should_exit = True
         await task
         listener.close()
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Say which event loops an asynchronous test runs on."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    return loops | ({"uvloop": uvloop.new_event_loop} if item.get_closest_marker("both_loops") else {})
 
 
 @pytest.fixture(autouse=True)

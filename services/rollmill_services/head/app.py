@@ -1,6 +1,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from rollmill.client.http import HttpTransport
 from rollmill.client.service_client import auth_headers
 from rollmill.config.tokens import service_tokens
 from rollmill.server.app import ServiceApp, build_app
@@ -30,10 +31,10 @@ def create_app(settings: HeadSettings | None = None) -> ServiceApp:
 
     @asynccontextmanager
     async def lifespan(_: Runtime) -> AsyncIterator[None]:
-        from rollmill.client.http import HttpTransport  # aiohttp takes 0.1 s to import
-
-        transport = HttpTransport(max_connections=settings.page_connections, ca_file=settings.tls_ca_file)
-        app.state.gateway = Gateway(transport, registry, lambda: auth_headers(tokens.shown))
+        transport = HttpTransport(ca_file=settings.tls_ca_file)
+        app.state.gateway = Gateway(
+            transport, registry, lambda: auth_headers(tokens.shown), most_calls=settings.page_connections
+        )
         app.state.probes = Probes(transport)
         try:
             yield

@@ -42,6 +42,7 @@ class Gateway:
         transport: carries the calls.
         registry: knows the replicas.
         headers: makes what is shown to them; asked for each call.
+        most_calls: at once; others wait, no longer than for a part of an answer.
         silence_seconds: longest wait for the next part of an answer.
     """
 
@@ -51,8 +52,10 @@ class Gateway:
         registry: Registry,
         headers: Callable[[], Mapping[str, str]],
         *,
+        most_calls: int = 64,
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
+        self._free = asyncio.Semaphore(most_calls)
         self._silence_seconds = silence_seconds
         self._transport = transport
         self._registry = registry
@@ -83,6 +86,7 @@ class Gateway:
         headers = {**self._headers(), **({"content-type": content_type} if content_type else {})}
         async with AsyncExitStack() as stack:
             async with self._in_time(kind):
+                await stack.enter_async_context(self._free)
                 reply = await stack.enter_async_context(self._transport.stream(method, url, headers=headers, body=body))
             held = stack.pop_all()
         kept = {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}

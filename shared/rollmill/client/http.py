@@ -1,29 +1,41 @@
 import asyncio
-import math
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+from urllib.parse import quote, urlsplit
 
-import aiohttp
-from yarl import URL
-
-from rollmill.client.resolving import GuardedResolver
-from rollmill.client.tls import client_tls
+from rollmill.client.connection import Answer, Connection
+from rollmill.client.pool import Origin, Pool
 from rollmill.client.transport import Reply, StreamReply
-from rollmill.errors import ConnectError, ConnectionLostError, RollmillError, UpstreamError, UpstreamTimeoutError
+from rollmill.errors import ConnectError, UpstreamTimeoutError
 
-KEEPALIVE_SECONDS = 30.0
-"""Below the servers' 75 s, so that the client, not the server, drops an idle connection."""
-_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+MAX_TARGETS: Final = 4096
+"""URLs remembered with their parsed form."""
+_PORTS: Final = {"http": 80, "https": 443}
+_LITERAL: Final = "/%:@!$&'()*+,;=~-._"
+"""What a path may hold as it is (RFC 3986, 3.3); `%` because it may be quoted already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A URL, taken apart."""
+
+    origin: Origin
+    start: str
+    """What follows the method in the request, up to the caller's headers."""
 
 
 class HttpTransport:
-    """HTTP over the network with aiohttp; one per process and event loop.
+    """HTTP/1.1 over the network; one per process and event loop.
+
+    Our own client: it does what calls between services need, and costs a fraction of a general one; see
+    `docs/decisions/0021-own-http-client.md`. Redirects are not followed, cookies not kept, packed answers refused, and
+    nothing is sent twice. Not for HEAD.
 
     Args:
-        connect_timeout_seconds: longest wait for a TCP connection.
-        max_connections: connections open at once, 0 for no limit of its own.
+        connect_timeout_seconds: longest wait for a connection, its TLS included.
         max_body_bytes: a larger answer is an error, not a full memory; services take no larger body either.
         ca_file: authorities (PEM) that certificates are checked against, instead of the system's.
     """
@@ -32,121 +44,93 @@ class HttpTransport:
         self,
         *,
         connect_timeout_seconds: float = 5.0,
-        max_connections: int = 0,
         max_body_bytes: int = 64 * 1024 * 1024,
         ca_file: Path | None = None,
     ) -> None:
-        self._connect_timeout = connect_timeout_seconds
-        self._max_connections = max_connections
         self._max_body_bytes = max_body_bytes
-        self._ca_file = ca_file
-        self._session: aiohttp.ClientSession | None = None
-        self._urls: dict[str, URL] = {}
+        self._pool = Pool(connect_timeout_seconds=connect_timeout_seconds, ca_file=ca_file)
+        self._targets: dict[str, _Target] = {}
 
     async def send(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes = b"", timeout: float | None = None
     ) -> Reply:
         """See `Transport.send`."""
+        target = self._target(url)
+        request = _request(method, target, headers, body)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        connection = self._pool.idle(target.origin) or await self._connect(target.origin, timeout)
+        answer = Answer(self._max_body_bytes)
+        connection.begin(answer, request)
+        timer = None if timeout is None else loop.call_at(begun + timeout, connection.expire, timeout)
         try:
-            async with (
-                asyncio.timeout(timeout),
-                self._open().request(
-                    method, self._url(url), headers=headers, data=body, allow_redirects=False
-                ) as response,
-            ):
-                return Reply(response.status, response.headers, await self._read(response))
-        except _BROKEN as error:
-            raise _translate(error, url, timeout) from error
+            content = await answer.whole()
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._pool.give_back(target.origin, connection, answer)
+        return Reply(answer.status, answer.headers, content)
 
     @asynccontextmanager
     async def stream(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes = b""
     ) -> AsyncIterator[StreamReply]:
         """See `Transport.stream`."""
+        target = self._target(url)
+        request = _request(method, target, headers, body)
+        connection = self._pool.idle(target.origin) or await self._connect(target.origin, None)
+        answer = Answer(None)
+        connection.begin(answer, request)
         try:
-            response = await self._open().request(
-                method, self._url(url), headers=headers, data=body, allow_redirects=False
-            )
-        except _BROKEN as error:
-            raise _translate(error, url, None) from error
-        async with response:  # what the reader raises here is the reader's own and passes as it is
-            yield StreamReply(response.status, response.headers, _chunks(response, url))
+            await answer.head()
+            yield StreamReply(answer.status, answer.headers, connection.parts(answer))
+        finally:
+            self._pool.give_back(target.origin, connection, answer)
 
     async def aclose(self) -> None:
         """Close every connection."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._pool.aclose()
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        length = response.content_length
-        packed = "content-encoding" in response.headers  # then the length says nothing about what comes out
-        if length is not None and length <= self._max_body_bytes and not packed:
-            return await response.read()
-        chunks: list[bytes] = []
-        size = 0 if packed else length or 0  # one that says beforehand that it is too large is not read
-        while size <= self._max_body_bytes:
-            chunk = await response.content.readany()
-            if not chunk:
-                return b"".join(chunks)
-            chunks.append(chunk)
-            size += len(chunk)
-        raise UpstreamError(f"the answer is larger than {self._max_body_bytes} bytes", retryable=False)
+    async def _connect(self, origin: Origin, timeout: float | None) -> Connection:
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._pool.connect(origin)
+        except TimeoutError:
+            raise UpstreamTimeoutError(f"{origin.url}: no answer within {timeout:.1f} s") from None
 
-    def _url(self, url: str) -> URL:
-        known = self._urls.get(url)
+    def _target(self, url: str) -> _Target:
+        known = self._targets.get(url)
         if known is None:
-            if len(self._urls) > 4096:
-                self._urls.clear()
-            try:
-                known = self._urls[url] = URL(url)
-            except ValueError as error:
-                raise ConnectError(f"{url!r} is not a URL: {error}", retryable=False) from None
+            if len(self._targets) >= MAX_TARGETS:
+                self._targets.clear()
+            known = self._targets[url] = _parsed(url)
         return known
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(
-                limit=self._max_connections,
-                limit_per_host=0,
-                keepalive_timeout=KEEPALIVE_SECONDS,
-                happy_eyeballs_delay=None,
-                resolver=GuardedResolver(),
-                ssl=client_tls(self._ca_file) if self._ca_file else True,
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout),
-                auto_decompress=True,
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-            )
-        return self._session
 
-
-async def _chunks(response: aiohttp.ClientResponse, url: str) -> AsyncIterator[bytes]:
+def _parsed(url: str) -> _Target:
     try:
-        async for chunk in response.content.iter_any():
-            yield chunk
-    except _BROKEN as error:
-        raise _translate(error, url, None) from error
+        parts = urlsplit(url)
+        port = parts.port or _PORTS[parts.scheme]
+        host = (parts.hostname or "").encode("idna").decode() if ":" not in (parts.hostname or "") else parts.hostname
+    except (ValueError, KeyError) as error:
+        raise ConnectError(f"{url!r} is not a URL that can be called: {error}", retryable=False) from None
+    if not host or parts.username is not None:
+        raise ConnectError(f"{url!r} names no host, or a user; a token goes into a header", retryable=False)
+    named = f"[{host}]" if ":" in host else host
+    place = named if port == _PORTS[parts.scheme] else f"{named}:{port}"
+    path = quote(parts.path, safe=_LITERAL) or "/"
+    query = f"?{quote(parts.query, safe=_LITERAL + '?')}" if parts.query else ""
+    start = f" {path}{query} HTTP/1.1\r\nhost: {place}\r\naccept-encoding: identity\r\n"
+    return _Target(Origin(f"{parts.scheme}://{place}", host, port, parts.scheme == "https"), start)
 
 
-def _translate(error: Exception, url: str, timeout: float | None) -> RollmillError:
-    origin = str(URL(url).origin()) if "://" in url else url
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return ConnectError(f"{origin}: no connection in time")
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return ConnectError(f"{origin}: {error.certificate_error}", retryable=False)
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return ConnectError(f"{origin}: {os_reason(error.os_error)}")
-    if isinstance(error, TimeoutError):
-        return UpstreamTimeoutError(f"{origin}: no answer within {timeout or math.nan:.1f} s")
-    if isinstance(error, aiohttp.InvalidURL):
-        return ConnectError(f"{url!r} is not a URL", retryable=False)
-    return ConnectionLostError(f"{origin}: {type(error).__name__}: {error}".rstrip(": "))
-
-
-def os_reason(error: OSError) -> str:
-    """Say what the system says of a failed connection; asyncio's own words repeat the address instead."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+def _request(method: str, target: _Target, headers: Mapping[str, str], body: bytes) -> tuple[bytes, bytes]:
+    """Return a request's head and body."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\r") != len(headers) or lines.count("\n") != len(headers):
+        raise ConnectError(f"{target.origin.url}: a header with a line break is not sent", retryable=False)
+    length = f"content-length: {len(body)}\r\n" if body or method != "GET" else ""
+    try:
+        return f"{method}{target.start}{lines}{length}\r\n".encode("latin-1"), body
+    except UnicodeEncodeError:
+        raise ConnectError(f"{target.origin.url}: a header is not Latin-1 and not sent", retryable=False) from None

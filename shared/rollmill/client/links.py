@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rollmill.client.directory import Directory, HeadDirectory, StaticDirectory
+from rollmill.client.http import HttpTransport
 from rollmill.client.service_client import ServiceClient, auth_headers
 from rollmill.config.settings import ServiceSettings
 from rollmill.config.tokens import Tokens, service_tokens
@@ -24,8 +25,6 @@ async def open_client(
     head_url: str, token: str | Tokens, *, ca_file: Path | None = None
 ) -> AsyncIterator[ServiceClient]:
     """Open a client over HTTP; without a head it knows no services. `ca_file` as in `HttpTransport`."""
-    from rollmill.client.http import HttpTransport  # aiohttp takes 0.1 s to import; the embedded mode does without
-
     tokens = token if isinstance(token, Tokens) else Tokens(token)
     transport = HttpTransport(ca_file=ca_file)
     head = HeadDirectory(transport, head_url, headers=lambda: auth_headers(tokens.shown)) if head_url else None

@@ -6,6 +6,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rollmill._version import __version__
+from rollmill.client.http import HttpTransport
 from rollmill.client.links import Connector, connect_over_network
 from rollmill.config.secret_values import secret_values
 from rollmill.config.settings import ServiceSettings
@@ -84,8 +85,6 @@ class ServiceApp(FastAPI):
 
     @asynccontextmanager
     async def _registered(self) -> AsyncIterator[None]:
-        from rollmill.client.http import HttpTransport  # see links.py
-
         transport = HttpTransport(ca_file=self.runtime.settings.tls_ca_file)
         registrar = Registrar(self.runtime, transport, self._in_flight)
         self.runtime.on_drain.append(registrar.announce)

@@ -1,8 +1,7 @@
-import socket
+import asyncio
 from ipaddress import ip_address
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from rollmill.client.addresses import is_never_a_service, may_be_service
 from rollmill.client.resolving import GuardedResolver
@@ -39,33 +38,62 @@ def test_other_places_can_be_allowed_but_never_where_clouds_keep_credentials() -
         assert not may_be_service(host, allowed)
 
 
-class FakeResolver(AbstractResolver):
-    """Finds given addresses."""
+class FakeNames:
+    """Finds given addresses, or nothing."""
 
     def __init__(self, *addresses: str) -> None:
-        self._addresses = addresses
-        self.closed = False
+        self.addresses = list(addresses)
+        self.asked: list[str] = []
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=0)
-            for address in self._addresses
-        ]
-
-    async def close(self) -> None:
-        self.closed = True
+    async def __call__(self, host: str) -> list[str]:
+        self.asked.append(host)
+        await asyncio.sleep(0)
+        if not self.addresses:
+            raise OSError(-2, "Name or service not known")
+        return self.addresses
 
 
 async def test_a_name_is_not_followed_to_where_no_service_can_be() -> None:
-    inner = FakeResolver("169.254.169.254", "10.0.0.1", "fe80::1%2")
-    resolver = GuardedResolver(inner)
-    assert [result["host"] for result in await resolver.resolve("evil")] == ["10.0.0.1"]
-    await resolver.close()
-    assert inner.closed
+    names = FakeNames("169.254.169.254", "10.0.0.1", "fe80::1%2")
+    assert await GuardedResolver(names).addresses("evil") == ["10.0.0.1"]
     with pytest.raises(OSError, match="no address at which a service can be"):
-        await GuardedResolver(FakeResolver("169.254.169.254")).resolve("evil")
+        await GuardedResolver(FakeNames("169.254.169.254")).addresses("evil")
+
+
+async def test_a_name_is_asked_for_once_by_many_and_again_later() -> None:
+    names, now = FakeNames("10.0.0.1"), [0.0]
+    resolver = GuardedResolver(names, clock=lambda: now[0])
+
+    async with asyncio.TaskGroup() as group:
+        found = [group.create_task(resolver.addresses("agent")) for _ in range(100)]
+    assert {tuple(task.result()) for task in found} == {("10.0.0.1",)}
+    assert names.asked == ["agent"]
+    names.addresses, now[0] = ["10.0.0.2"], 11.0
+    assert await resolver.addresses("agent") == ["10.0.0.2"]
+
+
+async def test_a_name_that_was_not_found_is_asked_for_again_at_once() -> None:
+    names = FakeNames()
+    resolver = GuardedResolver(names)
+    with pytest.raises(OSError, match="not known"):
+        await resolver.addresses("agent")
+    names.addresses = ["10.0.0.1"]
+    assert await resolver.addresses("agent") == ["10.0.0.1"]
+
+
+async def test_one_caller_who_gives_up_does_not_spoil_the_question_of_the_others() -> None:
+    resolver = GuardedResolver(FakeNames("10.0.0.1"))
+    first, second = (asyncio.create_task(resolver.addresses("agent")) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == ["10.0.0.1"]
+
+
+async def test_addresses_are_their_own() -> None:
+    names = FakeNames()
+    assert await GuardedResolver(names).addresses("127.0.0.1") == ["127.0.0.1"]
+    assert await GuardedResolver(names).addresses("::1") == ["::1"]
+    assert names.asked == []
 
 
 def test_public_addresses_are_only_refused_by_the_head() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from rollmill.client.http import HttpTransport
 from rollmill.contracts.json import JsonObject
 from rollmill.errors import ConfigError
 from rollmill_services.resources.reward_model.batching import BatchLimits
@@ -82,8 +83,6 @@ async def _locally(model: ModelSettings, settings: RewardModelSettings, longest:
 async def _remotely(
     model: ModelSettings, settings: RewardModelSettings, renderer: Renderer, facts: ModelFacts
 ) -> _Scoring:
-    from rollmill.client.http import HttpTransport  # aiohttp takes 0.1 s to import
-
     dialect = dialect_of(settings.backend, settings.engine_model or model.model_name)
     engine = Engine(HttpTransport(), dialect, settings)
     probes = [renderer.render([{"role": "user", "content": text}]) for text in _PROBES]

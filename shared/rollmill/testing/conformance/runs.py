@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rollmill.artifacts.reader import read_jsonl
 from rollmill.client.directory import StaticDirectory
+from rollmill.client.http import HttpTransport
 from rollmill.client.service_client import ServiceClient
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import Row
@@ -72,8 +73,6 @@ async def check_url(
         url: base URL.
         token: bearer token that it asks for, if any.
     """
-    from rollmill.client.http import HttpTransport  # aiohttp takes 0.1 s to import
-
     instance = Instance(name=url, instance=url, kind="resources", url=url.rstrip("/"))
     transport = HttpTransport()
     try:
