@@ -11,6 +11,8 @@ from rollmill.client.pool import Origin, Pool
 from rollmill.client.transport import Reply, StreamReply
 from rollmill.errors import ConnectError, UpstreamTimeoutError
 
+CONNECT_SECONDS: Final = 10.0
+"""Of a full queue of connections the system asks again after 1, 3 and 7 s: an overrun service is reached at last."""
 MAX_TARGETS: Final = 4096
 """URLs remembered with their parsed form."""
 _PORTS: Final = {"http": 80, "https": 443}
@@ -43,7 +45,7 @@ class HttpTransport:
     def __init__(
         self,
         *,
-        connect_timeout_seconds: float = 5.0,
+        connect_timeout_seconds: float = CONNECT_SECONDS,
         max_body_bytes: int = 64 * 1024 * 1024,
         ca_file: Path | None = None,
     ) -> None:
