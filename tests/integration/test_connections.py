@@ -288,6 +288,20 @@ async def test_a_connection_that_nobody_takes_is_given_up_in_time() -> None:
     assert found == {ConnectError, UpstreamTimeoutError}  # the first ones are in the queue, and wait for an answer
 
 
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""], ids=["refusing", "silent"])
+async def test_a_peer_that_speaks_no_tls_is_a_failed_connect(said: bytes) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await reader.readuntil(b"never")
+
+    transport = HttpTransport(connect_timeout_seconds=0.5)
+    async with listening(plain) as url:
+        error = await error_of(transport, url.replace("http:", "https:"))
+        await transport.aclose()
+    assert type(error) is ConnectError
+    assert ("no connection in time" in str(error)) == (not said)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     body=st.binary(max_size=300),

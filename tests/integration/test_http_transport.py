@@ -248,12 +248,6 @@ async def test_a_torn_stream_is_a_lost_connection(transport: HttpTransport) -> N
         assert type(await error_of(read(url))) is ConnectionLostError
 
 
-async def test_a_peer_that_speaks_no_tls_is_a_failed_connect(transport: HttpTransport) -> None:
-    async with serving(answering(OK)) as (url, _):
-        error = await error_of(transport.send("GET", url.replace("http:", "https:"), headers={}, timeout=10))
-    assert isinstance(error, ConnectError)
-
-
 async def test_what_the_reader_of_a_stream_raises_is_not_taken_for_the_connections_fault(
     transport: HttpTransport,
 ) -> None:

@@ -1,7 +1,7 @@
 """Calls ASGI applications in the same process: no ports, no serialisation beyond the bodies themselves."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -19,7 +19,10 @@ AsgiApp: TypeAlias = Callable[
 SCHEME = "http"
 MAX_TARGETS = 4096
 """URLs remembered with their parsed form."""
-_EXTENSIONS: dict[str, Any] = {"rollmill.in_process": {}}
+IN_PROCESS = "rollmill.in_process"
+"""Key of `scope["extensions"]` for calls that never leave the process: cancelling the caller cancels the application.
+Its value is the `Direct` way to read the request and to answer, or None when the answer is wanted part by part."""
+_STREAMED: dict[str, Any] = {IN_PROCESS: None}
 
 
 class AsgiTransport:
@@ -37,8 +40,9 @@ class AsgiTransport:
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes = b"", timeout: float | None = None
     ) -> Reply:
         """See `Transport.send`."""
+        collected = Direct(body)
         app, scope = self._scope(method, url, headers)
-        collected = _Collected(body)
+        scope["extensions"] = {IN_PROCESS: collected}
         try:
             async with asyncio.timeout(timeout):
                 await app(scope, collected.receive, collected.send)
@@ -91,36 +95,53 @@ class AsgiTransport:
             "root_path": "",
             "client": None,
             "server": (parts.hostname or "", 80),
-            "extensions": _EXTENSIONS,
+            "extensions": _STREAMED,
         }
 
 
-class _Collected:
-    """The two ASGI callables for a whole answer."""
+class Direct:
+    """The two ASGI callables for a whole answer, and a way around them, for applications that know of it.
 
-    __slots__ = ("_body", "chunks", "headers", "status")
+    They need not take an answer apart that is put together again right here.
+    """
+
+    __slots__ = ("_asked", "body", "chunks", "headers", "status")
 
     def __init__(self, body: bytes) -> None:
-        self._body: bytes | None = body
+        self.body = body
+        """The request's."""
+        self._asked = False
         self.status = 500
         self.headers: Mapping[str, str] = {}
         self.chunks: list[bytes] = []
 
+    def whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Take the answer, instead of `send`."""
+        self.status = status
+        self.headers = _decoded(headers)
+        self.chunks.append(body)
+
     async def receive(self) -> Message:
-        if self._body is None:
+        """See the ASGI specification."""
+        if self._asked:
             await asyncio.Event().wait()  # the client never leaves by itself; cancellation ends the wait
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
+        self._asked = True
+        return {"type": "http.request", "body": self.body, "more_body": False}
 
     async def send(self, message: Message) -> None:
+        """See the ASGI specification."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in message["headers"]}
+            self.headers = _decoded(message["headers"])
         elif message["type"] == "http.response.body" and message.get("body"):
             self.chunks.append(message["body"])
 
 
-class _Channel(_Collected):
+def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+
+
+class _Channel(Direct):
     """The two ASGI callables for a streamed answer; a slow reader slows the application."""
 
     __slots__ = ("_broken", "_queue", "started")

@@ -1,14 +1,13 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rollmill.contracts.json import JsonValue, loads
 from rollmill.errors import RollmillError, UpstreamError, from_problem
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A whole HTTP answer."""
 
     status: int

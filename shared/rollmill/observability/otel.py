@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -100,7 +99,7 @@ class OtelTracer:
             span = _Span(found)
             carrier: dict[str, str] = {}
             self._propagator.inject(carrier)
-            token = set_context(replace(get_context(), traceparent=carrier[TRACE_HEADER]))
+            token = set_context(get_context()._replace(traceparent=carrier[TRACE_HEADER]))
             try:
                 yield span
             except BaseException as error:

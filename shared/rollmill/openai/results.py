@@ -61,7 +61,7 @@ def new_response(
         status: `completed`, `incomplete` (cut at `max_output_tokens`) or `in_progress`.
     """
     now = int(time.time())
-    echoed = {key: default if request.get(key) is None else request[key] for key, default in _ECHOED.items()}
+    asked = {key: value for key, value in request.items() if value is not None and key in _ECHOED}
     tools = request.get("tools") or []
     return {
         "id": new_id("resp_"),
@@ -75,7 +75,8 @@ def new_response(
         "output": output,
         "tools": [_echoed_tool(tool) for tool in tools if isinstance(tool, dict)],
         "usage": None if usage is None else complete_usage(usage),
-        **echoed,
+        **_ECHOED,
+        **asked,
     }
 
 

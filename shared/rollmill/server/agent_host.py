@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import structlog
 
@@ -107,7 +106,7 @@ class _Host:
                 task.add_done_callback(self._closing.discard)
 
     async def _close(self, resources: ResourcesClient, session: ResourcesSession) -> None:
-        set_context(replace(get_context(), deadline=None).sooner(CLOSE_TIMEOUT_SECONDS))
+        set_context(get_context()._replace(deadline=None).sooner(CLOSE_TIMEOUT_SECONDS))
         try:
             await resources.close(session)
         except RollmillError as error:

@@ -5,8 +5,8 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import structlog
 
@@ -24,8 +24,7 @@ _EVENTS: RawHeaders = ((b"content-type", b"text/event-stream; charset=utf-8"), (
 NDJSON: RawHeaders = ((b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store"))
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request to a hot route, its body read."""
 
     path: str
@@ -52,13 +51,12 @@ def _fault(detail: str) -> JsonObject:
     return {"pointer": "", "detail": detail}
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a hot route answers: a body, or a stream of chunks."""
 
     body: bytes = b""
     status: int = 200
-    headers: RawHeaders = field(default=_JSON)
+    headers: RawHeaders = _JSON
     stream: AsyncGenerator[bytes, None] | None = None
     keep: bool = True
     """Whether a repeat under the same idempotency key may be given this answer again."""

@@ -8,10 +8,12 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from typing import Final
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rollmill.client.asgi import IN_PROCESS, Direct
 from rollmill.config.secret_values import secret_values
 from rollmill.context import (
     ATTEMPT_HEADER,
@@ -46,12 +48,11 @@ log = structlog.get_logger(__name__)
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
 """Answered without a token, so that an orchestrator can probe; they reveal nothing."""
-IN_PROCESS = "rollmill.in_process"
-"""Key of `scope["extensions"]` that the in-process transport sets: cancellation reaches the handler by itself."""
 DISCONNECT_GRACE_SECONDS = 0.25
 """A keyed call goes on this long without its client, for a retry over a new connection to join it. Two such hops, agent
 and tool, stop within a second of the collector's cancellation."""
 
+_NO_EXTENSIONS: Final[Mapping[str, Direct]] = {}
 _REQUEST_ID = REQUEST_ID_HEADER.encode()
 _DEADLINE = DEADLINE_HEADER.encode()
 _TRACE = TRACE_HEADER.encode()
@@ -89,7 +90,7 @@ class Edge:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = headers.get(_REQUEST_ID, b"").decode("latin-1")[:128] or new_id()
-        sending = _Sending(send, request_id, self._hidden)
+        sending = _Sending(send, request_id, self._hidden, _direct(scope))
         token = None
         began = time.perf_counter()
         route = self._routes.get((scope["method"], scope["path"]))
@@ -154,8 +155,10 @@ class Edge:
     async def _serve(
         self, route: HotRoute, headers: dict[bytes, bytes], scope: Scope, receive: Receive, sending: "_Sending"
     ) -> None:
-        call = Call(scope["path"], headers, await self._read(headers, receive))
-        if _in_process(scope):
+        direct = sending.direct
+        body = await self._read(headers, receive) if direct is None else self._within(direct.body)
+        call = Call(scope["path"], headers, body)
+        if direct is not None or _in_process(scope):
             # The caller is this very process: it bounds the time, cancels the handler itself and never loses a call.
             await sending.answer(await route.handler(call))
             return
@@ -214,7 +217,7 @@ class Edge:
         _check_present(message)
         body: bytes = message.get("body", b"")
         if not message.get("more_body"):
-            return self._within(body, limit)
+            return self._within(body)
         chunks = [body]
         size = len(body)
         while message.get("more_body"):
@@ -226,10 +229,9 @@ class Edge:
                 raise _too_large(limit)
         return b"".join(chunks)
 
-    @staticmethod
-    def _within(body: bytes, limit: int) -> bytes:
-        if len(body) > limit:
-            raise _too_large(limit)
+    def _within(self, body: bytes) -> bytes:
+        if len(body) > self._settings.max_body_bytes:
+            raise _too_large(self._settings.max_body_bytes)
         return body
 
     async def _pass_on(self, scope: Scope, receive: Receive, sending: "_Sending") -> None:
@@ -251,11 +253,12 @@ class Edge:
 class _Sending:
     """Sends one answer: adds the request id, and knows how far it got."""
 
-    __slots__ = ("_hidden", "_send", "complete", "request_id", "started", "status")
+    __slots__ = ("_hidden", "_send", "complete", "direct", "request_id", "started", "status")
 
-    def __init__(self, send: Send, request_id: str, hidden: Sequence[str]) -> None:
+    def __init__(self, send: Send, request_id: str, hidden: Sequence[str], direct: Direct | None) -> None:
         self._send = send
         self._hidden = hidden
+        self.direct = direct
         self.request_id = request_id
         self.status = 0
         self.started = False
@@ -273,6 +276,12 @@ class _Sending:
     async def answer(self, answer: Answer) -> None:
         """Send a whole answer."""
         headers = list(answer.headers)
+        if self.direct is not None and answer.stream is None:
+            self.started = self.complete = True
+            self.status = answer.status
+            headers.append(_id_header(self.request_id))
+            self.direct.whole(answer.status, headers, answer.body)
+            return
         if answer.stream is None:
             headers.append((b"content-length", str(len(answer.body)).encode()))
             await self({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -293,6 +302,11 @@ class _Sending:
 
 def _in_process(scope: Scope) -> bool:
     return IN_PROCESS in scope.get("extensions", ())
+
+
+def _direct(scope: Scope) -> Direct | None:
+    found: Direct | None = scope.get("extensions", _NO_EXTENSIONS).get(IN_PROCESS)
+    return found
 
 
 def _check_present(message: Message) -> None:

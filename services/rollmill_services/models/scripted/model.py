@@ -113,5 +113,5 @@ def _tokens(items: list[JsonObject]) -> int:
 
 
 def _characters(item: JsonObject) -> int:
-    said = len(content_text(item.get("content")))
-    return said + sum(len(as_json_text(item.get(key))) for key in ("name", "arguments", "output"))
+    said = len(content_text(item["content"])) if "content" in item else 0
+    return said + sum([len(as_json_text(item[key])) for key in ("name", "arguments", "output") if key in item])

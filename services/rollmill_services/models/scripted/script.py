@@ -72,7 +72,7 @@ def first_calls(conversation: Conversation, tools: list[JsonObject], draws: Draw
         if not _needs_whole_numbers(first):
             return []
         numbers = _one_changed(numbers or [1], draws)
-    if _counts(first) and len(numbers) > 1:
+    if len(numbers) > 1 and _counts(first):
         writers = [ArgumentWriter(conversation.text, [number], draws) for number in numbers[:_MOST_CALLS]]
     else:
         writers = [ArgumentWriter(conversation.text, numbers, draws)]

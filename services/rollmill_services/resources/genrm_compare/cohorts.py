@@ -7,7 +7,7 @@ compared with the answers of those, as long as they are kept. One that leaves be
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import structlog
@@ -194,7 +194,7 @@ class Cohorts:
     async def _settle_all(
         self, key: bytes, candidates: list[Candidate], known: int, results: list[asyncio.Future[Ranked]]
     ) -> None:
-        set_context(replace(get_context(), deadline=None).sooner(self._rank_seconds))
+        set_context(get_context()._replace(deadline=None).sooner(self._rank_seconds))
         outcomes: list[Ranked | RollmillError]
         try:
             standings = (await self._rank(candidates, known))[known:]
