@@ -43,6 +43,7 @@ bench: $(VENV)/.installed-dev ## measure collection, start-up and the edge; see 
 	$(BIN)/python benchmarks/collect.py --memory 1000000
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/hot_routes.py
+	$(BIN)/python benchmarks/clients.py
 
 # Without `reward-model`: which build of torch is right depends on the machine.
 constraints: $(VENV)/.installed-dev ## pin every dependency anew
