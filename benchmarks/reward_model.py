@@ -179,7 +179,6 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # the profile.py in this folder would stand in for the standard library's, which torch imports
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conversations", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)

@@ -60,7 +60,7 @@ def test_a_part_that_does_not_exist_is_refused() -> None:
         ("hot_routes.py", ["--calls", "20"], "edge, then FastAPI"),
         ("clients.py", ["--calls", "50", "--rounds", "1", "--in-flight", "4"], "| ours"),
         ("startup.py", ["--runs", "1"], "resident memory"),
-        ("profile.py", ["--tasks", "20", "--repeats", "2"], "classic profile"),
+        ("profiles.py", ["--tasks", "20", "--repeats", "2"], "classic profile"),
     ],
 )
 def test_the_other_benchmarks_print_their_tables(name: str, options: list[str], said: str) -> None:

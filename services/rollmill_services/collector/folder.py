@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from os.path import isfile
 from pathlib import Path
 
 from rollmill.artifacts.files import RunFiles
@@ -50,13 +51,14 @@ class RunFolder:
         """Keep the request and its tasks.
 
         Raises:
-            InputError: it has no tasks, or tasks from more than one source.
+            InputError: it has no tasks, tasks from more than one source, or names a file that is not there.
         """
         given = [source for source in (request.input, request.rows, uploaded) if source is not None]
         if len(given) != 1:
             raise InputError("give the tasks as exactly one of 'input', 'rows' or an uploaded file")
         if request.input is not None:
-            self._store.resolve(request.input)
+            if not isfile(self._store.resolve(request.input)):  # of any path, however long
+                raise InputError(f"there is no file {request.input[:200]!r} in the data directory")
         else:
             rows = b"".join(dumps(row) + b"\n" for row in request.rows or ())
             write_atomically(self._input, uploaded if uploaded is not None else rows)

@@ -13,7 +13,13 @@ SHORTEST: Final = 4
 
 def secret_values(settings: BaseModel) -> tuple[str, ...]:
     """Return every secret that settings hold, found by its type, at any depth."""
-    return tuple(dict.fromkeys(_found([getattr(settings, name) for name in type(settings).model_fields])))
+    found = _found([getattr(settings, name) for name in type(settings).model_fields])
+    return long_enough(dict.fromkeys(found))
+
+
+def long_enough(values: Iterable[str]) -> tuple[str, ...]:
+    """Return those that are long enough to be secrets."""
+    return tuple(value for value in values if len(value) >= SHORTEST)
 
 
 def without_secrets(text: str, hidden: Iterable[str]) -> str:
@@ -26,9 +32,9 @@ def without_secrets(text: str, hidden: Iterable[str]) -> str:
 
 def _found(value: object) -> Iterator[str]:
     if isinstance(value, SecretStr):
-        yield from _long_enough(value.get_secret_value())
+        yield value.get_secret_value()
     elif isinstance(value, SecretBytes):
-        yield from _long_enough(value.get_secret_value().decode("utf-8", "replace"))
+        yield value.get_secret_value().decode("utf-8", "replace")
     elif isinstance(value, BaseModel):
         yield from secret_values(value)
     elif isinstance(value, dict):
@@ -36,8 +42,3 @@ def _found(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
             yield from _found(item)
-
-
-def _long_enough(secret: str) -> Iterator[str]:
-    if len(secret) >= SHORTEST:
-        yield secret

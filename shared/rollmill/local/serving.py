@@ -15,7 +15,7 @@ from rollmill._version import __version__
 from rollmill.client.file_limit import raise_file_limit
 from rollmill.client.tls import check_server_files
 from rollmill.config.loading import find_service
-from rollmill.config.secret_values import secret_values
+from rollmill.config.secret_values import long_enough, secret_values
 from rollmill.config.settings import ServiceSettings
 from rollmill.config.tokens import make_token_file, service_tokens
 from rollmill.errors import ConfigError
@@ -66,7 +66,7 @@ def serve(
     if not service_tokens(settings):
         settings = settings.model_copy(update={"token_file": token_file})
     tokens, hidden = service_tokens(settings), secret_values(settings)
-    configure_logging(settings.log_level, json=json_logs, hide=lambda: (*hidden, *tokens.known))
+    configure_logging(settings.log_level, json=json_logs, hide=lambda: (*hidden, *long_enough(tokens.known)))
     with listener or listen(host, port) as bound:
         settings = placed(settings, use, *bound_address(bound))
         if tokens.file is not None and make_token_file(tokens.file):

@@ -8,7 +8,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rollmill._version import __version__
 from rollmill.client.http import HttpTransport
 from rollmill.client.links import Connector, connect_over_network
-from rollmill.config.secret_values import secret_values
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.services import Kind
@@ -130,7 +129,7 @@ def build_app(
         runtime: given when the routes share it; else made from settings and kind.
     """
     app = ServiceApp(runtime or Runtime(settings, kind), title=title, hot=hot, lifespan=lifespan)
-    add_problem_handlers(app, hidden=secret_values(settings))
+    add_problem_handlers(app, hidden=app.runtime.hidden)
     app.include_router(health_router(app.runtime, app.meters.text))
     app.include_router(docs_router())
     for router in routers:

@@ -6,7 +6,7 @@ Hot routes are answered right here from a table; everything else goes on to Fast
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
@@ -14,7 +14,6 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollmill.client.asgi import IN_PROCESS, Direct
-from rollmill.config.secret_values import secret_values
 from rollmill.context import (
     ATTEMPT_HEADER,
     DEADLINE_HEADER,
@@ -77,7 +76,7 @@ class Edge:
         self._tokens = runtime.tokens
         self._tracer = runtime.tracer
         self._meters = meters
-        self._hidden = secret_values(runtime.settings)
+        self._hidden = runtime.hidden
         self._about: Mapping[str, Attribute] = {"rollmill.service": runtime.settings.name}
         self._kept = KeptAnswers()
         self.in_flight = 0
@@ -255,7 +254,7 @@ class _Sending:
 
     __slots__ = ("_hidden", "_send", "complete", "direct", "request_id", "started", "status")
 
-    def __init__(self, send: Send, request_id: str, hidden: Sequence[str], direct: Direct | None) -> None:
+    def __init__(self, send: Send, request_id: str, hidden: Callable[[], Iterable[str]], direct: Direct | None) -> None:
         self._send = send
         self._hidden = hidden
         self.direct = direct
@@ -297,7 +296,7 @@ class _Sending:
         """Send the problem document of an error, or raise it when part of an answer is out already."""
         if self.started:
             raise error
-        await self.answer(problem_answer(error, instance=instance, hidden=self._hidden))
+        await self.answer(problem_answer(error, instance=instance, hidden=self._hidden()))
 
 
 def _in_process(scope: Scope) -> bool:

@@ -1,6 +1,6 @@
 """Makes FastAPI answer every error as an RFC 9457 problem document."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 from fastapi import FastAPI, Request, Response
@@ -16,13 +16,13 @@ log = structlog.get_logger(__name__)
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
-def add_problem_handlers(app: FastAPI, *, hidden: Iterable[str] = ()) -> None:
-    """Register the handlers on an application; `hidden` are secrets that no answer may show."""
+def add_problem_handlers(app: FastAPI, *, hidden: Callable[[], Iterable[str]] = tuple) -> None:
+    """Register the handlers on an application; `hidden` tells the secrets that no answer may show."""
 
     async def _rollmill_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, RollmillError):
             raise error
-        return to_response(problem_answer(error, instance=request.url.path, hidden=hidden))
+        return to_response(problem_answer(error, instance=request.url.path, hidden=hidden()))
 
     async def _validation_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, RequestValidationError):

@@ -3,6 +3,7 @@ from dataclasses import dataclass, field
 
 from rollmill._version import __version__
 from rollmill.client.service_client import ServiceClient
+from rollmill.config.secret_values import long_enough, secret_values
 from rollmill.config.settings import ServiceSettings
 from rollmill.config.tokens import Tokens, service_tokens
 from rollmill.contracts.json import JsonObject
@@ -30,8 +31,15 @@ class Runtime:
     tokens: Tokens = field(init=False)
     """What callers must show, and what this service shows to others."""
 
+    _secrets: tuple[str, ...] = field(init=False, repr=False)
+
     def __post_init__(self) -> None:
         self.tokens = service_tokens(self.settings)
+        self._secrets = secret_values(self.settings)
+
+    def hidden(self) -> tuple[str, ...]:
+        """Return what no answer may show: the secrets of the settings, and the tokens as they are now."""
+        return (*self._secrets, *long_enough(self.tokens.known))
 
     @property
     def client(self) -> ServiceClient:

@@ -1,6 +1,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -8,7 +9,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel, SecretStr
 
 from rollmill.client.asgi import AsgiTransport
+from rollmill.config.secret_values import MASK
 from rollmill.config.settings import ServiceSettings
+from rollmill.config.tokens import make_token_file, read_tokens, rotate_token_file
 from rollmill.context import get_context
 from rollmill.contracts.json import JsonObject, JsonValue
 from rollmill.errors import ConflictError, OverloadedError
@@ -54,7 +57,7 @@ class Handlers:
         raise TimeoutError("secret internals")
 
     async def conflict(self, call: Call) -> Answer:
-        raise ConflictError("already there", run="r1")
+        raise ConflictError("already there" + call.headers.get(b"x-said", b"").decode(), run="r1")
 
     async def overload(self, call: Call) -> Answer:
         raise OverloadedError("busy", retry_after=2)
@@ -343,3 +346,17 @@ async def test_any_late_failure_of_a_stream_is_its_last_event(
     assert last.startswith("event: error\ndata: ")
     assert f'"code":"{code}"' in last
     assert "secret" not in last
+
+
+async def test_a_token_of_a_file_is_masked_in_what_is_answered_also_after_a_rotation(
+    handlers: Handlers, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    make_token_file(path)
+    async with asgi_client(handlers.app(ServiceSettings(token_file=path))) as client:
+        for _ in range(2):
+            token = read_tokens(path)[0]
+            headers = {"authorization": f"Bearer {token}", "x-said": f": the token is {token}"}
+            answer = (await client.post("/conflict", headers=headers)).json()
+            assert answer["detail"] == f"already there: the token is {MASK}"
+            rotate_token_file(path)

@@ -1,7 +1,7 @@
 """How fast is a profile, from JSONL and from the column file, and how fast is a live query?
 
-Run:  python benchmarks/profile.py [--tasks 20000] [--repeats 8] [--large] [--json out.json]
-      python benchmarks/profile.py --live 1000000
+Run:  python benchmarks/profiles.py [--tasks 20000] [--repeats 8] [--large] [--json out.json]
+      python benchmarks/profiles.py --live 1000000
 
 The data is made first: rollouts of 4 KB with a reasoning item, a tool call and an answer, 11 numeric fields, and their
 input rows. Each number is taken in a fresh process. "read" and "statistics" leave out what it takes to start Python and
