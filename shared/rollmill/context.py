@@ -45,8 +45,12 @@ class CallContext(NamedTuple):
         limit = time.monotonic() + timeout_seconds
         if self.deadline is not None and self.deadline <= limit:
             return self
+        return self.until(limit)
+
+    def until(self, deadline: float) -> "CallContext":
+        """Return a context with another deadline."""
         # Several times in each rollout: `_replace` takes twice as long.
-        return CallContext(self.request_id, limit, self.traceparent, self.attempt, self.tracer)
+        return CallContext(self.request_id, deadline, self.traceparent, self.attempt, self.tracer)
 
     def remaining(self) -> float | None:
         """Return the seconds left, or None when there is no deadline.

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from rollmill.client.transport import Reply, StreamReply
 from rollmill.errors import ConnectError, ConnectionLostError, UpstreamTimeoutError
+from rollmill.time_limit import time_limit
 
 # The ASGI specification's own types: messages and scopes are open mappings.
 Message: TypeAlias = MutableMapping[str, Any]
@@ -44,7 +45,7 @@ class AsgiTransport:
         app, scope = self._scope(method, url, headers)
         scope["extensions"] = {IN_PROCESS: collected}
         try:
-            async with asyncio.timeout(timeout):
+            with time_limit(timeout):
                 await app(scope, collected.receive, collected.send)
         except TimeoutError:
             raise UpstreamTimeoutError(f"{url}: no answer within {timeout:.1f} s") from None

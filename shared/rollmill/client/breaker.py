@@ -61,6 +61,8 @@ class Breaker:
 
     def begin(self) -> bool:
         """Note that a call is sent; return whether it is the probe. Told again when the call ends."""
+        if not self._openings:
+            return False  # closed, as nearly always
         probe = self.state == "half-open" and not self._probing
         self._probing = self._probing or probe
         return probe

@@ -42,6 +42,7 @@ from rollmill.server.call_meters import CallMeters, routed
 from rollmill.server.calls import Answer, Call, HotRoute, problem_answer
 from rollmill.server.idempotency import KeptAnswers
 from rollmill.server.runtime import Runtime
+from rollmill.time_limit import time_limit
 
 log = structlog.get_logger(__name__)
 
@@ -172,14 +173,14 @@ class Edge:
     async def _bounded(self, route: HotRoute, call: Call, key: str) -> Answer:
         left = get_context().remaining()
         seconds = self._settings.request_timeout_seconds if left is None else left
-        limit = asyncio.timeout(seconds)
+        limit = time_limit(seconds)
         try:
-            async with limit:
+            with limit:
                 if key:
                     return await self._kept.once(key, lambda: route.handler(call))
                 return await route.handler(call)
         except TimeoutError:
-            if not limit.expired():
+            if not limit.expired:
                 raise  # the handler's own
             raise DeadlineError(f"{route.path} did not finish within {seconds:.1f} s") from None
 

@@ -76,9 +76,10 @@ def _bounds(rollout: CallContext, seconds: float) -> tuple[CallContext, bool]:
     """Return the circumstances of a phase, and whether its own time is what ends it, not the rollout's."""
     if rollout.deadline is None:
         return rollout.sooner(seconds), True
-    left = max(0.0, rollout.deadline - time.monotonic())
+    now = time.monotonic()
+    left = max(0.0, rollout.deadline - now)
     usable = left - min(LEEWAY_SECONDS, left / 2)
-    return rollout.sooner(min(seconds, usable)), seconds < usable
+    return rollout.until(now + min(seconds, usable)), seconds < usable
 
 
 @contextmanager

@@ -1,4 +1,5 @@
 import asyncio
+from contextlib import nullcontext
 
 from pydantic import Field
 
@@ -98,16 +99,11 @@ class Transcript:
         calls = self.calls
         allowed = calls[: settings.max_tool_calls - self._made]
         self._made += len(allowed)
-        gate = asyncio.Semaphore(settings.parallel_tool_calls)
-
-        async def make(call: JsonObject) -> str:
-            async with gate:
-                return await episode.call_tool(str(call.get("name", "")), as_json_text(call.get("arguments")))
-
         if len(allowed) == 1:  # by far the most frequent; no task is needed
-            outputs = [await make(allowed[0])]
+            outputs = [await _made(episode, allowed[0])]
         else:
-            outputs = await _all([asyncio.create_task(make(call)) for call in allowed])
+            gate = asyncio.Semaphore(settings.parallel_tool_calls)
+            outputs = await _all([asyncio.create_task(_made(episode, call, gate)) for call in allowed])
         outputs += [_NOT_MADE] * (len(calls) - len(allowed))
         for call, text in zip(calls, outputs, strict=True):
             self.items.append({"type": "function_call_output", "call_id": call.get("call_id"), "output": text})
@@ -127,6 +123,12 @@ class Transcript:
             return None
         used = as_object(self._usage).get("output_tokens")
         return max(0, self._budget - used) if isinstance(used, int) else self._budget
+
+
+async def _made(episode: Episode, call: JsonObject, gate: asyncio.Semaphore | None = None) -> str:
+    """Make one function call, when the gate lets it through, and return its output."""
+    async with gate or nullcontext():
+        return await episode.call_tool(str(call.get("name", "")), as_json_text(call.get("arguments")))
 
 
 async def _all(tasks: list[asyncio.Task[str]]) -> list[str]:
