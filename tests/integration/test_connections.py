@@ -233,6 +233,7 @@ async def test_urls_that_cannot_be_called_are_told_at_once(transport: HttpTransp
     error = await error_of(transport, url)
     assert type(error) is ConnectError
     assert not is_retryable(error)
+    assert "secret" not in str(error)
 
 
 async def test_a_path_cannot_end_the_request_line(transport: HttpTransport) -> None:

@@ -112,12 +112,17 @@ class HttpTransport:
 def _parsed(url: str) -> _Target:
     try:
         parts = urlsplit(url)
+        if parts.scheme not in _PORTS:
+            raise ValueError("it does not begin with http:// or https://")
+        if parts.username is not None:
+            raise ValueError("it names a user; a token goes into a header")
+        if not parts.hostname:
+            raise ValueError("it names no host")
+        host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode()
         port = parts.port or _PORTS[parts.scheme]
-        host = (parts.hostname or "").encode("idna").decode() if ":" not in (parts.hostname or "") else parts.hostname
-    except (ValueError, KeyError) as error:
-        raise ConnectError(f"{url!r} is not a URL that can be called: {error}", retryable=False) from None
-    if not host or parts.username is not None:
-        raise ConnectError(f"{url!r} names no host, or a user; a token goes into a header", retryable=False)
+    except ValueError as error:
+        shown = url.rpartition("@")[2]  # not the password
+        raise ConnectError(f"{shown!r} is not a URL that can be called: {error}", retryable=False) from None
     named = f"[{host}]" if ":" in host else host
     place = named if port == _PORTS[parts.scheme] else f"{named}:{port}"
     path = quote(parts.path, safe=_LITERAL) or "/"

@@ -1,6 +1,7 @@
 import asyncio
 import os
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,7 +94,9 @@ class Pool:
         self._idle.clear()
         if self._open:
             self._empty.clear()
-            await asyncio.wait([asyncio.ensure_future(self._empty.wait())], timeout=_CLOSING_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSING_SECONDS):
+                    await self._empty.wait()
 
     async def _connect(self, origin: Origin) -> Connection:
         if origin.tls and self._tls is None:
