@@ -4,7 +4,8 @@ Run:  python benchmarks/collect.py [cpu] [delay] [flood] [memory] [--rollouts 40
 
 cpu     CPU per rollout of examples/weather.yaml (seed, two model calls, one tool call, verify), embedded and over HTTP,
         of every process that takes part: what each of the further rollouts costs when N and 3N are collected. "floor"
-        is the same six calls between bare ASGI applications (floor.py), measured in turns with it.
+        is the same six calls between bare ASGI applications (floor.py), measured in turns with it. "rollouts" is the
+        rate at which they were collected, which is that of the machine at that moment.
 delay   512 rollouts in flight over HTTP, with a model that takes 0.5 s for each of a rollout's two answers.
 flood   the same with 16,384 in flight.
 memory  resident memory of the collecting process over a long run of a trivial agent, of tasks that are repeated 8
@@ -25,7 +26,7 @@ import in_flight
 import memory
 from report import machine, table, write_results
 
-COST_HEADER = ["mode", "CPU per rollout", "median round", "by process, ms", "floor", "x floor"]
+COST_HEADER = ["mode", "CPU per rollout", "median round", "by process, ms", "floor", "x floor", "rollouts", "floor's"]
 FLIGHT_HEADER = ["in flight", "rollouts", "most at once", "failed attempts", "steady", "whole run", "ideal"]
 FLIGHT_HEADER += ["wall", "x ideal wall", "CPU per rollout"]
 REPEATS = 8

@@ -1,6 +1,7 @@
 """The part of collect.py that asks what one rollout costs in CPU, and what the floor is."""
 
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,10 @@ class Cost:
     rounds_ms: list[float]
     floor_ms: float
     """The least of the same rounds of the bare applications."""
+    rate: float
+    """Rollouts per second, the most of the rounds."""
+    floor_rate: float
+    """The same of the bare applications."""
 
 
 def embedded(folder: Path, rollouts: int, concurrency: int, rounds: int) -> Cost:
@@ -60,23 +65,32 @@ def over_http(folder: Path, rollouts: int, concurrency: int, rounds: int) -> Cos
 
 def _cost(mode: str, own: Measure, floor: Measure, rollouts: int, rounds: int) -> Cost:
     """Take both in turns, so that what else the machine does meets both."""
-    costs, floors = [], []
+    costs, floors, rates, floor_rates = [], [], [], []
     for _ in range(rounds):
-        costs.append(_marginal_ms(own, rollouts))
-        floors.append(sum(_marginal_ms(floor, rollouts).values()))
+        cost, rate = _marginal(own, rollouts)
+        floor_cost, floor_rate = _marginal(floor, rollouts)
+        costs.append(cost)
+        floors.append(sum(floor_cost.values()))
+        rates.append(rate)
+        floor_rates.append(floor_rate)
     best = min(costs, key=lambda cost: sum(cost.values()))
     totals = [sum(cost.values()) for cost in costs]
-    return Cost(mode, min(totals), {name: ms for name, ms in best.items() if ms >= 0.001}, totals, min(floors))
+    by_process = {name: ms for name, ms in best.items() if ms >= 0.001}
+    return Cost(mode, min(totals), by_process, totals, min(floors), max(rates), max(floor_rates))
 
 
-def _marginal_ms(measure: Measure, rollouts: int) -> Sample:
-    """Return what each rollout costs that the second of two collections has more than the first."""
-    first, second = measure(rollouts), measure(3 * rollouts)
-    return {name: (second[name] - first[name]) / (2 * rollouts) * 1e3 for name in first}
+def _marginal(measure: Measure, rollouts: int) -> tuple[Sample, float]:
+    """Return the CPU milliseconds of each rollout that the second of two collections has more, and their rate."""
+    start = time.perf_counter()
+    first = measure(rollouts)
+    between = time.perf_counter()
+    second = measure(3 * rollouts)
+    seconds = (time.perf_counter() - between) - (between - start)
+    return {name: (second[name] - first[name]) / (2 * rollouts) * 1e3 for name in first}, 2 * rollouts / seconds
 
 
 def row(cost: Cost) -> list[str]:
-    """Render a row of the table: mode, least, median, split by process, floor, ratio."""
+    """Render a row of the table: mode, least, median, split by process, floor, ratio, rates."""
     return [
         cost.mode,
         f"{cost.cpu_ms:.2f} ms",
@@ -84,4 +98,6 @@ def row(cost: Cost) -> list[str]:
         ", ".join(f"{name} {ms:.2f}" for name, ms in cost.by_process_ms.items()),
         f"{cost.floor_ms:.2f} ms",
         f"{cost.cpu_ms / cost.floor_ms:.1f}",
+        f"{cost.rate:.0f}/s",
+        f"{cost.floor_rate:.0f}/s",
     ]

@@ -79,13 +79,16 @@ async def test_a_wrong_field_is_named(head: httpx.AsyncClient, changes: JsonObje
 
 
 async def test_a_public_host_can_be_allowed_and_the_number_of_instances_is_limited() -> None:
-    settings = HeadSettings(allowed_hosts=[".Example.org"], max_instances=2)
+    settings = HeadSettings(allowed_hosts=[".Example.org", "100.64.0.0/10"], max_instances=2)
     async with asgi_client(create_app(settings)) as head:
+        assert (await register(head, url="http://100.128.0.1:1")).status_code == 422
         assert (await register(head, url="https://gpu.example.org")).status_code == 201
-        assert (await register(head, url="http://10.0.0.2:1")).status_code == 201
+        assert (await register(head, url="http://100.64.0.2:1")).status_code == 201
         refused = await register(head, url="http://10.0.0.3:1")
         assert (refused.status_code, refused.json()["type"]) == (503, "urn:rollmill:problem:overloaded")
-        assert (await register(head, url="http://10.0.0.2:1")).status_code == 201
+        assert (await register(head, url="http://100.64.0.2:1")).status_code == 201
+    with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 network"):
+        HeadSettings(allowed_hosts=["100.64.0.0/100"])
 
 
 async def test_discovery_has_exactly_the_public_fields(head: httpx.AsyncClient) -> None:

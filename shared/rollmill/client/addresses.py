@@ -1,7 +1,7 @@
 """Which hosts may be services: a registered URL is called by every client, with the token."""
 
 from collections.abc import Collection
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final, TypeAlias
 
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -24,7 +24,8 @@ def may_be_service(host: str, allowed: Collection[str]) -> bool:
 
     Args:
         host: name or address, without brackets.
-        allowed: further hosts; one that starts with a dot stands for every name that ends so.
+        allowed: further hosts; one that starts with a dot stands for every name that ends so, and one with a slash for
+            a network, such as `100.64.0.0/10`.
     """
     name = host.lower().rstrip(".")
     try:
@@ -34,4 +35,5 @@ def may_be_service(host: str, allowed: Collection[str]) -> bool:
         return local or any(name == one or (one.startswith(".") and name.endswith(one)) for one in allowed)
     if is_never_a_service(address):
         return False
-    return address.is_loopback or address.is_private or name in allowed
+    networks = (ip_network(one, strict=False) for one in allowed if "/" in one)
+    return address.is_loopback or address.is_private or name in allowed or any(address in one for one in networks)

@@ -53,6 +53,14 @@ class FakeNames:
         return self.addresses
 
 
+@pytest.mark.parametrize("host", ["100.64.0.1", "100.127.255.254", "2606:4700::7"])
+def test_a_network_can_be_allowed_but_never_where_clouds_keep_credentials(host: str) -> None:
+    assert not may_be_service(host, ())
+    assert may_be_service(host, ("100.64.0.0/10", "2606:4700::/32"))
+    assert not may_be_service(host, ("100.63.0.0/16", "8.8.8.0/24"))
+    assert not may_be_service("169.254.169.254", ("169.254.0.0/16", "0.0.0.0/0"))
+
+
 async def test_a_name_is_not_followed_to_where_no_service_can_be() -> None:
     names = FakeNames("169.254.169.254", "10.0.0.1", "fe80::1%2")
     assert await GuardedResolver(names).addresses("evil") == ["10.0.0.1"]
