@@ -1,4 +1,8 @@
-"""Appends lines to a file with group commit: one writer, whole lines, one `fdatasync` for all that came meanwhile."""
+"""Appends lines to a file with group commit: one writer, whole lines, one `fdatasync` for all that came meanwhile.
+
+Lines are written in the turn of the event loop in which they come, so that the end of the process loses none of them,
+and synced together a moment later, so that a power failure loses the last moment at most.
+"""
 
 import asyncio
 import fcntl
@@ -31,7 +35,7 @@ class JsonlWriter:
     Args:
         path: created when missing; a torn last line is dropped on open.
         interval_seconds: longest time that a line waits for its sync to begin.
-        max_buffered_bytes: `append` waits when this much is not yet written.
+        max_unsynced_bytes: `append` waits when this much is not yet synced.
         on_commit: called after each sync with the number of lines settled so far.
     """
 
@@ -40,25 +44,26 @@ class JsonlWriter:
         path: Path,
         *,
         interval_seconds: float = 0.05,
-        max_buffered_bytes: int = 8 * 1024 * 1024,
+        max_unsynced_bytes: int = 8 * 1024 * 1024,
         on_commit: Callable[[int], None] | None = None,
     ) -> None:
         self.path = path
         self.committed_lines = 0
         """Lines settled by this writer."""
         self._interval = interval_seconds
-        self._max_buffered = max_buffered_bytes
+        self._max_unsynced = max_unsynced_bytes
         self._on_commit = on_commit
         self._fd = -1
-        self._size = 0
+        self._size = self._synced_size = 0
+        """Of the file: what was written of it, and what was synced."""
         self._buffer = bytearray()  # not the lines themselves: orjson's results hold 4 KiB each, however short
-        self._buffered = 0
+        self._due: asyncio.Handle | None = None
         self._work = asyncio.Event()
         self._hurry = asyncio.Event()
         self._done = asyncio.Condition()
         self._error: StorageError | None = None
         self._task: asyncio.Task[None] | None = None
-        self._writing: asyncio.Future[None] | None = None
+        self._syncing: asyncio.Future[None] | None = None
         self._appended_lines = 0
 
     async def __aenter__(self) -> Self:
@@ -71,6 +76,7 @@ class JsonlWriter:
         opening = asyncio.ensure_future(asyncio.to_thread(open_for_append, self.path))
         try:
             self._fd, self._size = await asyncio.shield(opening)
+            self._synced_size = self._size
         except asyncio.CancelledError:  # the thread cannot be stopped, and what it opens holds the lock
             await asyncio.wait([opening])
             if opening.exception() is None:
@@ -100,12 +106,13 @@ class JsonlWriter:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        if self._writing is not None:  # a thread may still be at it when a cancellation came
-            await asyncio.wait([self._writing])
+        if self._syncing is not None:  # a thread may still be at it when a cancellation came
+            await asyncio.wait([self._syncing])
+        self._write_out()
         close_appended(self.path, self._fd)
 
     async def append(self, line: bytes) -> None:
-        """Queue one line, given without its newline.
+        """Add one line, given without its newline.
 
         Raises:
             StorageError: an earlier write failed; nothing is accepted any more.
@@ -114,13 +121,18 @@ class JsonlWriter:
             raise self._error
         self._buffer += line
         self._buffer += b"\n"
-        self._buffered += len(line) + 1
         self._appended_lines += 1
-        self._work.set()
-        if self._buffered > self._max_buffered:
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_soon(self._write_out)
+            self._work.set()
+        if self._unsynced > self._max_unsynced:
             self._hurry.set()
             async with self._done:
-                await self._done.wait_for(lambda: self._buffered <= self._max_buffered or self._error is not None)
+                await self._done.wait_for(lambda: self._unsynced <= self._max_unsynced or self._error is not None)
+
+    @property
+    def _unsynced(self) -> int:
+        return self._size + len(self._buffer) - self._synced_size
 
     async def flush(self) -> None:
         """Return once everything that was appended is settled.
@@ -135,25 +147,52 @@ class JsonlWriter:
         if self._error is not None:
             raise self._error
 
+    def _write_out(self) -> None:
+        """Write what has come since the last time, whole or not at all."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        data, self._buffer = self._buffer, bytearray()
+        if not data or self._error is not None:
+            return
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            self._size += len(data)
+        except OSError as error:
+            self._fail(error, keep=self._size)
+
     async def _commit_loop(self) -> None:
         while self._error is None:
             await self._work.wait()
             await self._window()
-            data, self._buffer = self._buffer, bytearray()
-            lines = self._appended_lines
+            self._write_out()
             self._work.clear()
             self._hurry.clear()
-            try:
-                self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, data))
-                await asyncio.shield(self._writing)
-                self.committed_lines = lines
-            except OSError as error:
-                self._error = StorageError(f"{self.path}: {error.strerror or error}")
+            if self._error is None:
+                await self._sync()
             async with self._done:
-                self._buffered -= len(data)
                 self._done.notify_all()
             if self._error is None:
                 self._tell()
+
+    async def _sync(self) -> None:
+        lines, size = self._appended_lines, self._size
+        try:
+            self._syncing = asyncio.ensure_future(asyncio.to_thread(_sync, self._fd))
+            await asyncio.shield(self._syncing)
+            self.committed_lines, self._synced_size = lines, size
+        except OSError as error:
+            self._fail(error, keep=self._synced_size)
+
+    def _fail(self, error: OSError, *, keep: int) -> None:
+        """Accept nothing any more, and leave no half line, or line that may be lost, behind."""
+        self._error = StorageError(f"{self.path}: {error.strerror or error}")
+        with suppress(OSError):
+            os.ftruncate(self._fd, keep)
+        self._work.set()
+        self._hurry.set()
 
     def _tell(self) -> None:
         """Call `on_commit`; whatever is wrong with the listener must not stop the writing."""
@@ -171,17 +210,6 @@ class JsonlWriter:
                 await self._hurry.wait()
         except TimeoutError:
             pass
-
-    def _write(self, data: bytearray) -> None:
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._fd, view) :]
-            _sync(self._fd)
-        except OSError:
-            os.ftruncate(self._fd, self._size)  # leave no half line behind
-            raise
-        self._size += len(data)
 
 
 def open_for_append(path: Path) -> tuple[int, int]:

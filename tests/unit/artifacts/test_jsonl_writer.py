@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -203,9 +204,9 @@ async def test_a_path_that_cannot_be_opened_is_a_storage_error(tmp_path: Path) -
             await JsonlWriter(path).__aenter__()
 
 
-async def test_append_waits_when_too_much_is_not_yet_written(tmp_path: Path) -> None:
+async def test_append_waits_when_too_much_is_not_yet_synced(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    async with JsonlWriter(path, interval_seconds=NEVER, max_buffered_bytes=10) as writer:
+    async with JsonlWriter(path, interval_seconds=NEVER, max_unsynced_bytes=10) as writer:
         await writer.append(b"12345")
         assert path.read_bytes() == b""
         await writer.append(b"67890")
@@ -213,11 +214,45 @@ async def test_append_waits_when_too_much_is_not_yet_written(tmp_path: Path) -> 
         assert path.read_bytes() == b"12345\n67890\n"
 
 
+async def test_what_was_appended_is_in_the_file_one_turn_later_so_the_end_of_the_process_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.jsonl"
+    async with JsonlWriter(path, interval_seconds=NEVER) as writer:
+        for number in range(3):
+            await writer.append(b"%d" % number)
+            await writer.append(b"%d" % number)
+            await asyncio.sleep(0)
+            assert path.read_bytes().split() == [b"%d" % seen for seen in range(number + 1) for _ in range(2)]
+        assert writer.committed_lines == 0
+
+
+async def test_lines_whose_sync_fails_are_taken_back_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = tmp_path / "x.jsonl"
+    writer = await JsonlWriter(path, interval_seconds=NEVER).__aenter__()
+    await writer.append(b"safe")
+    await writer.flush()
+    monkeypatch.setattr(os, "fdatasync", failing)
+    await writer.append(b"lost")
+
+    with pytest.raises(StorageError, match="Input/output error"):
+        await writer.flush()
+    assert path.read_bytes() == b"safe\n"
+    with pytest.raises(StorageError):
+        await writer.append(b"refused")
+    with pytest.raises(StorageError):
+        await writer.__aexit__(None, None, None)
+    assert path.read_bytes() == b"safe\n"
+
+
 async def test_a_hundred_megabytes_pass_through_a_small_buffer(tmp_path: Path) -> None:
     path, line = tmp_path / "x.jsonl", b"x" * 49_999
     tracemalloc.start()
     try:
-        async with JsonlWriter(path, max_buffered_bytes=1_000_000) as writer:
+        async with JsonlWriter(path, max_unsynced_bytes=1_000_000) as writer:
             for _ in range(2_000):
                 await writer.append(line)
         _, peak = tracemalloc.get_traced_memory()

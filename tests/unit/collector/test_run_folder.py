@@ -34,6 +34,8 @@ def test_a_request_is_read_back_without_its_rows(folder: RunFolder) -> None:
 
 
 def test_the_plan_reads_inline_rows_an_upload_or_a_path_and_can_be_resumed(store: RunStore) -> None:
+    (store.data_dir / "sub").mkdir(parents=True)
+    (store.data_dir / "sub" / "tasks.jsonl").touch()
     cases = [(ROWS, None, None), (None, None, b'{"q":1}\n'), (None, "sub/tasks.jsonl", None)]
     for number, (rows, path, uploaded) in enumerate(cases):
         folder = RunFolder(store, f"r{number}")
