@@ -39,11 +39,12 @@ format: $(VENV)/.installed-dev ## format the code and mend what lint can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-dev ## measure collection, start-up and the edge; see docs/benchmarks.md
+bench: $(VENV)/.installed-dev ## measure collection, start-up, the edge, the client and the writer; see docs/benchmarks.md
 	$(BIN)/python benchmarks/collect.py --memory 1000000
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/hot_routes.py
 	$(BIN)/python benchmarks/clients.py
+	$(BIN)/python benchmarks/append.py
 
 # Without `reward-model`: which build of torch is right depends on the machine.
 constraints: $(VENV)/.installed-dev ## pin every dependency anew

@@ -58,6 +58,7 @@ def test_a_part_that_does_not_exist_is_refused() -> None:
     ("name", "options", "said"),
     [
         ("hot_routes.py", ["--calls", "20"], "edge, then FastAPI"),
+        ("append.py", ["--lines", "50", "--rounds", "1"], "| write alone"),
         ("clients.py", ["--calls", "50", "--rounds", "1", "--in-flight", "4"], "| ours"),
         ("startup.py", ["--runs", "1"], "resident memory"),
         ("profiles.py", ["--tasks", "20", "--repeats", "2"], "classic profile"),
