@@ -64,10 +64,10 @@ def export(  # noqa: PLR0913 (one parameter for each option of the command)
 
 def export_collected(output: Path, exporters: "Mapping[Tracker, Exporter]", *, rollouts: bool) -> None:
     """Export a run that has just been collected. Whatever goes wrong is a warning: the run itself is safe."""
-    from rollmill.export.reading import read_run
-
     if not exporters:
         return
+    from rollmill.export.reading import read_run  # pandas and pyarrow, which a run without exporters does without
+
     try:
         found = read_run(RunFiles.at(output), max_rollouts=MAX_ROLLOUTS if rollouts else 0)
     except Exception as error:

@@ -81,6 +81,17 @@ def test_help_imports_nothing_heavy() -> None:
     assert result.stderr.strip() == "[]"
 
 
+def test_the_end_of_a_collection_without_exporters_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom rollmill.cli.export import export_collected\n"
+        "export_collected(Path('x.jsonl'), {}, rollouts=False)\n"
+        "print(sorted({'pandas', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert result.stdout.strip() == "[]"
+
+
 def test_the_package_can_be_run_as_a_module() -> None:
     result = subprocess.run([sys.executable, "-m", "rollmill", "--version"], capture_output=True, text=True, check=True)
 
