@@ -235,7 +235,7 @@ def test_from_a_fallen_mean_to_its_rollouts_in_three_clicks(page: Page, finished
 
 
 def test_runs_of_other_tasks_are_compared_only_when_that_is_wanted(page: Page, finished: "Suite") -> None:
-    page.get_by_role("link", name="Compare").click()
+    page.get_by_role("link", name="Compare", exact=True).click()
     page.get_by_label("Run A").select_option("first")
     page.get_by_label("Run B, beside it").select_option("sunny")
     page.get_by_role("button", name="Compare").click()
