@@ -9,20 +9,20 @@ the least CPU time per call of the calling process over the rounds, which the cl
 
 import argparse
 import asyncio
-import subprocess
-import sys
+import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import httpx
 import uvloop
 
+from floor import URLS, bare_services
 from report import machine, table, write_results
 from rollmill.client.http import HttpTransport
-from rollmill.contracts.json import dumps
+from rollmill.contracts.json import dumps, loads
 
 BODY = dumps({"responses_create_params": {"input": "x" * 2000}, "agent_ref": {"name": "a"}})
 HEADERS = {
@@ -108,18 +108,6 @@ async def _posts(send: Send, calls: int, in_flight: int) -> None:
             group.create_task(worker())
 
 
-@contextmanager
-def bare_service() -> Iterator[str]:
-    """Start a bare application and yield the URL of a path that answers what it is sent."""
-    command = [sys.executable, str(Path(__file__).with_name("floor.py")), "weather"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"FLOOR_URLS": "{}"}) as process:
-        try:
-            port = int(process.stdout.readline()) if process.stdout else 0
-            yield f"http://127.0.0.1:{port}/verify"
-        finally:
-            process.terminate()
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -129,7 +117,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     best: dict[str, dict[int, float]] = {name: {} for name in CLIENTS}
-    with bare_service() as url:
+    with bare_services():
+        url = loads(os.environ[URLS])["weather"] + "/verify"  # answers what it is sent
         for _ in range(arguments.rounds):
             for in_flight in arguments.in_flight:
                 for name, (client, share) in CLIENTS.items():

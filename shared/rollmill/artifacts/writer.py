@@ -171,13 +171,13 @@ class JsonlWriter:
             self._work.clear()
             self._hurry.clear()
             if self._error is None:
-                await self._sync()
+                await self._commit()
             async with self._done:
                 self._done.notify_all()
             if self._error is None:
                 self._tell()
 
-    async def _sync(self) -> None:
+    async def _commit(self) -> None:
         lines, size = self._appended_lines, self._size
         try:
             self._syncing = asyncio.ensure_future(asyncio.to_thread(_sync, self._fd))

@@ -158,7 +158,7 @@ class Edge:
         direct = sending.direct
         body = await self._read(headers, receive) if direct is None else self._within(direct.body)
         call = Call(scope["path"], headers, body)
-        if direct is not None or _in_process(scope):
+        if _in_process(scope):
             # The caller is this very process: it bounds the time, cancels the handler itself and never loses a call.
             await sending.answer(await route.handler(call))
             return
