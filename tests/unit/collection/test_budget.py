@@ -36,23 +36,39 @@ def answer(call: SentCall) -> Reply:
 
 
 class GatedTransport(FakeTransport):
-    """Lets rollouts wait until the gate opens; metrics pass."""
+    """Lets rollouts wait until the gate opens; metrics pass. The run's time goes by when the gate is crowded.
 
-    def __init__(self) -> None:
+    Args:
+        crowd: rollouts that wait when the clock moves on to 60 seconds; it stands still before and after it.
+    """
+
+    def __init__(self, crowd: int) -> None:
         super().__init__(answer)
         self.gate = asyncio.Event()
+        self.crowded = asyncio.Event()
         self.cancelled = 0
+        self._crowd = crowd
+        self._waiting = 0
+
+    def clock(self) -> float:
+        return 60.0 * self.crowded.is_set()
 
     async def send(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes = b"", timeout: float | None = None
     ) -> Reply:
+        if url.endswith("/run"):
+            await self._wait()
+        return await super().send(method, url, headers=headers, body=body, timeout=timeout)
+
+    async def _wait(self) -> None:
+        self._waiting += 1
+        if self._waiting == self._crowd:
+            self.crowded.set()
         try:
-            if url.endswith("/run"):
-                await self.gate.wait()
+            await self.gate.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return await super().send(method, url, headers=headers, body=body, timeout=timeout)
 
 
 def plan(folder: Path, words: list[str], **options: object) -> CollectionPlan:
@@ -62,9 +78,12 @@ def plan(folder: Path, words: list[str], **options: object) -> CollectionPlan:
     return CollectionPlan(tasks, folder / "x.jsonl", RunOptions.model_validate({"concurrency": 1, **options}))
 
 
-async def collect(what: CollectionPlan, transport: FakeTransport | None = None) -> RunStatus:
+async def collect(what: CollectionPlan, transport: GatedTransport | None = None) -> RunStatus:
     directory = StaticDirectory([Instance(name="a", instance="a", kind="agent", url="http://a.test")])
-    return await Collector(what, ServiceClient(transport or FakeTransport(answer), directory)).run()
+    collector = Collector(what, ServiceClient(transport or FakeTransport(answer), directory))
+    if transport is not None:
+        collector.stats.clock = transport.clock
+    return await collector.run()
 
 
 def larger(what: CollectionPlan, **budget: object) -> CollectionPlan:
@@ -117,20 +136,21 @@ async def test_a_limit_reached_with_the_last_rollout_leaves_a_finished_run(tmp_p
 
 
 async def test_at_the_end_of_its_time_what_is_in_flight_is_finished_within_the_grace(tmp_path: Path) -> None:
-    transport = GatedTransport()
-    what = plan(tmp_path, ["ok"] * 6, max_wall_seconds=0.1, stop_grace_seconds=30, concurrency=2)
+    transport = GatedTransport(crowd=2)
+    what = plan(tmp_path, ["ok"] * 6, max_wall_seconds=0.01, stop_grace_seconds=30, concurrency=2)
     work = asyncio.create_task(collect(what, transport))
-    await asyncio.sleep(0.5)
+    await transport.crowded.wait()
+    await asyncio.sleep(0.05)  # the watch's timer is due before this one
     transport.gate.set()
     status = await work
     assert (status.state, status.completed, transport.cancelled) == ("stopped", 2, 0)
-    assert "of 0.1 seconds at work" in status.error
-    assert status.wall_seconds >= 0.1
+    assert "60 of 0.01 seconds at work" in status.error
+    assert status.wall_seconds == 60
 
 
 async def test_what_outlives_the_grace_is_cancelled_without_a_failure_and_run_by_a_resume(tmp_path: Path) -> None:
-    transport = GatedTransport()
-    what = plan(tmp_path, ["ok"] * 3, max_wall_seconds=0.05, stop_grace_seconds=0, max_attempts=1)
+    transport = GatedTransport(crowd=1)
+    what = plan(tmp_path, ["ok"] * 3, max_wall_seconds=0.01, stop_grace_seconds=0, max_attempts=1)
     stopped = await collect(what, transport)
     assert (stopped.state, stopped.completed, stopped.failed_attempts) == ("stopped", 0, 0)
     assert transport.cancelled == 1
