@@ -434,6 +434,37 @@ async def test_a_service_goes_on_by_itself_with_what_its_predecessor_left(bench:
     assert sorted(keys_on_disk(bench)) == [0, 1, 2, 3, 4, 5]
 
 
+async def test_a_run_that_was_paused_and_slowed_is_so_in_the_next_service_too(bench: Bench, serve: Serve) -> None:
+    bench.desk.open = False
+    async with serve(bench.app()) as url, AsyncCollectorClient(url) as client:
+        await client.start(request(6, concurrency=4))
+        await until(lambda: bench.desk.at_work == 4)
+        await client.set_concurrency("a", 2)
+        await client.pause("a")
+        bench.desk.let(4)
+        await settled(client, 4)
+
+    async with serve(bench.app()) as url, AsyncCollectorClient(url) as client:
+        assert (await finished(client, "paused")).concurrency == 2
+        assert len(bench.desk.started) == 4
+        assert (await client.resume("a")).state == "running"
+        bench.desk.let(2)
+        assert (await finished(client)).completed == 6
+    async with serve(bench.app(recover=False)) as url, AsyncCollectorClient(url) as client:
+        assert (await client.status("a")).state == "finished"
+
+
+async def test_a_paused_run_that_was_interrupted_is_resumed_at_work(bench: Bench, serve: Serve) -> None:
+    bench.desk.open = False
+    async with serve(bench.app()) as url, AsyncCollectorClient(url) as client:
+        await client.start(request())
+        await client.pause("a")
+    async with serve(bench.app(recover=False)) as url, AsyncCollectorClient(url) as client:
+        assert (await client.resume("a")).state == "running"
+        bench.desk.let(4)
+        assert (await finished(client)).completed == 4
+
+
 async def test_a_cancelled_run_is_left_alone_by_the_next_service(bench: Bench, serve: Serve) -> None:
     bench.desk.open = False
     async with serve(bench.app()) as url, AsyncCollectorClient(url) as client:

@@ -1,7 +1,7 @@
 """The folder of one run of the service: its request and input, beside the files that every run has."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from os.path import isfile
 from pathlib import Path
@@ -64,15 +64,25 @@ class RunFolder:
             write_atomically(self._input, uploaded if uploaded is not None else rows)
         self._keep(request, _digest(request, uploaded))
 
-    def change(self, request: RunRequest) -> RunRequest:
-        """Take over what a request to go on with this run may change, so that a restart of the service knows it too."""
-        changed = self.request().model_copy(update=request.model_dump(include=CHANGEABLE))
-        self._keep(changed, loads(self._request.read_bytes())["digest"])
+    def change(self, fields: Mapping[str, object], *, paused: bool) -> RunRequest:
+        """Keep how the run is to go on, so that a restart of the service knows it too.
+
+        Args:
+            fields: those of its request that are new, of `CHANGEABLE`.
+            paused: whether it is to start nothing until it is resumed.
+        """
+        changed = self.request().model_copy(update=dict(fields))
+        self._keep(changed, loads(self._request.read_bytes())["digest"], paused=paused)
         return changed
 
-    def _keep(self, request: RunRequest, digest: str) -> None:
+    @property
+    def paused(self) -> bool:
+        """Whether the run was paused, and not resumed since."""
+        return bool(loads(self._request.read_bytes()).get("paused"))
+
+    def _keep(self, request: RunRequest, digest: str, *, paused: bool = False) -> None:
         kept = request.model_dump(mode="json", exclude={"rows", "resume"}) | {"id": self.run_id}
-        write_atomically(self._request, dumps({"request": kept, "digest": digest}))
+        write_atomically(self._request, dumps({"request": kept, "digest": digest, "paused": paused}))
 
     def check_same(self, request: RunRequest, uploaded: bytes | None) -> None:
         """Refuse a request under this run's id that asks for something else.

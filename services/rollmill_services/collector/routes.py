@@ -64,8 +64,8 @@ async def cancel(run_id: str, runs: RunsDep) -> RunStatus:
 
 @router.post("/v1/runs/{run_id}/pause", responses=problems(404, 409))
 async def pause(run_id: str, runs: RunsDep) -> RunStatus:
-    """Start no further rollouts for now."""
-    return runs.pause(run_id)
+    """Start no further rollouts until the run is resumed."""
+    return await runs.pause(run_id)
 
 
 @router.post("/v1/runs/{run_id}/resume", responses=problems(404, 409, 429))
@@ -77,7 +77,7 @@ async def resume(run_id: str, runs: RunsDep) -> RunStatus:
 @router.patch("/v1/runs/{run_id}", responses=problems(404, 409))
 async def change(run_id: str, body: RunChange, runs: RunsDep) -> RunStatus:
     """Change the concurrency of a run at work."""
-    return runs.set_concurrency(run_id, body.concurrency)
+    return await runs.set_concurrency(run_id, body.concurrency)
 
 
 @router.post(

@@ -1,6 +1,6 @@
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,7 @@ from rollmill.errors import (
 )
 from rollmill.ids import new_run_id
 from rollmill.observability.meters import Gauge, Meter, Numbers
-from rollmill_services.collector.folder import RunFolder, accepted_runs
+from rollmill_services.collector.folder import CHANGEABLE, RunFolder, accepted_runs
 
 log = structlog.get_logger(__name__)
 
@@ -177,13 +177,14 @@ class Runs:
             active.notify()  # a task that is cancelled before it began does not do it itself
         return self.status(run_id)
 
-    def pause(self, run_id: str) -> RunStatus:
-        """Start no further rollouts; those in flight are finished.
+    async def pause(self, run_id: str) -> RunStatus:
+        """Start no further rollouts, after a restart of the service neither; those in flight are finished.
 
         Raises:
             ConflictError: the run is not at work.
         """
-        self._at_work(run_id).collector.pause()
+        async with self._lock(run_id):
+            await self._pause(self._at_work(run_id), True)
         return self.status(run_id)
 
     async def resume(self, run_id: str) -> RunStatus:
@@ -191,21 +192,29 @@ class Runs:
         async with self._lock(run_id):
             active = self._active.get(run_id)
             if active is not None and not active.done:
-                active.collector.pause(False)
+                await self._pause(active, False)
             elif self.status(run_id).state != "finished":
                 await self._start_again(RunFolder(self._store, run_id))
         return self.status(run_id)
 
-    def set_concurrency(self, run_id: str, concurrency: int) -> RunStatus:
-        """Change the number of rollouts in flight.
+    async def set_concurrency(self, run_id: str, concurrency: int) -> RunStatus:
+        """Change the number of rollouts in flight, for good.
 
         Raises:
             ConfigError: this process may not have as many open files.
             ConflictError: the run is not at work.
         """
         check_file_limit(concurrency, raise_file_limit())
-        self._at_work(run_id).collector.set_concurrency(concurrency)
+        async with self._lock(run_id):
+            active = self._at_work(run_id)
+            active.collector.set_concurrency(concurrency)
+            paused = active.collector.stats.state == "paused"
+            await asyncio.to_thread(active.folder.change, {"concurrency": concurrency}, paused=paused)
         return self.status(run_id)
+
+    async def _pause(self, active: ActiveRun, paused: bool) -> None:
+        active.collector.pause(paused)  # at once, even if the disk is full and cannot keep it
+        await asyncio.to_thread(active.folder.change, {}, paused=paused)
 
     async def recover(self) -> None:
         """Go on with every run that an earlier process left unfinished, however it ended."""
@@ -219,7 +228,7 @@ class Runs:
         """Start one run again; its agents may need a while to register, after a restart of everything."""
         for attempt in range(RECOVERY_ATTEMPTS):
             try:
-                await self.resume(run_id)
+                await self._take_up(run_id)
             except (ServiceNotFoundError, ConnectError) as error:
                 log.info("run_waits_for_services", run_id=run_id, error=str(error))
                 await asyncio.sleep(min(RECOVERY_CAP_SECONDS, 2.0**attempt))
@@ -230,6 +239,13 @@ class Runs:
                 log.info("run_recovered", run_id=run_id)
                 return
         log.warning("run_not_recovered", run_id=run_id, error="its agents did not come back")
+
+    async def _take_up(self, run_id: str) -> None:
+        """Start a run as it was left: one that was paused stays so, until somebody resumes it."""
+        async with self._lock(run_id):
+            if run_id not in self._active:  # else somebody was faster
+                folder = RunFolder(self._store, run_id)
+                await self._start_again(folder, paused=await asyncio.to_thread(lambda: folder.paused))
 
     async def close(self) -> None:
         """Stop every run, so that each is settled on disk and can be resumed."""
@@ -254,23 +270,24 @@ class Runs:
         """Start a run again that stands still, if that is asked for or if it was accepted but never begun."""
         begun = folder.run_id in self._active or folder.files.manifest.exists()
         if not begun or (request.resume and self.status(folder.run_id).state in _STOPPED):
-            await self._start_again(folder, request)
+            await self._start_again(folder, request.model_dump(include=CHANGEABLE))
 
-    async def _start_again(self, folder: RunFolder, change: RunRequest | None = None) -> None:
+    async def _start_again(
+        self, folder: RunFolder, change: Mapping[str, object] | None = None, *, paused: bool = False
+    ) -> None:
         if not folder.exists():
             raise ConflictError(f"the run {folder.run_id!r} was not started here; go on with it where it was")
         with self._place(folder.run_id):
-            request = (
-                await asyncio.to_thread(folder.change, change) if change else await asyncio.to_thread(folder.request)
-            )
-            await self._start(folder, request)
+            request = await asyncio.to_thread(folder.change, change or {}, paused=paused)
+            await self._start(folder, request, paused=paused)
 
-    async def _start(self, folder: RunFolder, request: RunRequest) -> None:
+    async def _start(self, folder: RunFolder, request: RunRequest, *, paused: bool = False) -> None:
         check_file_limit(request.concurrency, raise_file_limit())
         plan = await asyncio.to_thread(folder.plan, request, self._topology_digest)
         collector = Collector(plan, self._client, on_commit=lambda: run.notify(), meter=self._meter)
         run = ActiveRun(folder, collector)
         await collector.prepare()
+        collector.pause(paused)
         self._active[folder.run_id] = run
         run.task = asyncio.create_task(self._work(run), name=f"run {folder.run_id}")
 
