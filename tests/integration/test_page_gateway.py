@@ -68,7 +68,7 @@ async def test_a_service_that_says_nothing_is_not_waited_for_without_end(serve: 
     registry, transport = Registry(lease_seconds=60), HttpTransport()
     async with serve(app) as url:
         registry.register(Registration(name="collector", kind="collector", url=url, version="1"))
-        gateway = Gateway(transport, registry, dict, silence_seconds=0.1)
+        gateway = Gateway(transport, registry, dict, most_calls=64, silence_seconds=0.1)
         with pytest.raises(UpstreamTimeoutError, match="the collector said nothing"):
             await gateway.call("collector", "GET", "/v1/runs")
         await transport.aclose()

@@ -52,7 +52,7 @@ class Gateway:
         registry: Registry,
         headers: Callable[[], Mapping[str, str]],
         *,
-        most_calls: int = 64,
+        most_calls: int,
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         self._free = asyncio.Semaphore(most_calls)

@@ -1,5 +1,4 @@
 import asyncio
-import os
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rollmill.client.connection import Answer, Connection
+from rollmill.client.os_reason import os_reason
 from rollmill.client.resolving import GuardedResolver
 from rollmill.client.tls import client_tls
 from rollmill.errors import ConnectError
@@ -138,9 +138,3 @@ class Pool:
             if not idle:
                 del self._idle[origin]
         self._sweeper = loop.call_later(KEEPALIVE_SECONDS, self._sweep) if self._idle else None
-
-
-def os_reason(error: OSError) -> str:
-    """Say what the system says of a failed connection; asyncio's own words repeat the address instead."""
-    own_words = isinstance(error, ssl.SSLError) or not error.errno or error.errno < 0
-    return str(error) if own_words else os.strerror(error.errno or 0)

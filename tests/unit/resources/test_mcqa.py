@@ -1,5 +1,3 @@
-import io
-import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,7 +11,7 @@ from rollmill.server.sessions import Session
 from rollmill_services.resources.mcqa.app import create_app
 from rollmill_services.resources.mcqa.choices import plain
 from rollmill_services.resources.mcqa.extract import EXTRACTORS
-from rollmill_services.resources.mcqa.regex_worker import answer, last_match, serve
+from rollmill_services.resources.mcqa.regex_worker import answer, last_match
 from rollmill_services.resources.mcqa.verifier import Mcqa, McqaSettings
 
 OPTIONS = [{"A": "Copper"}, {"B": "Iron"}, {"C": "Iron oxide"}, {"D": "the C language and D"}, {"E": "$x^{2}$"}]
@@ -322,17 +320,9 @@ def test_the_last_match_yields_its_first_group_that_took_part() -> None:
     assert last_match("z", "abc") is None
 
 
-def test_the_regex_worker_answers_line_by_line() -> None:
-    lines = [json.dumps({"pattern": p, "text": "<é>", "limit_seconds": 2}).encode() for p in ("<(.)>", "(")]
-    replies = io.BytesIO()
-
-    serve(lines, replies)
-
-    ready, found, wrong = [json.loads(line) for line in replies.getvalue().splitlines()]
-    assert ready == {"ready": True}
-    assert found == {"match": "é"}
-    assert "not a regular expression" in wrong["error"]
-    assert json.loads(answer(lines[0])) == found
+def test_the_regex_worker_answers_with_the_match_or_says_what_is_wrong_with_the_pattern() -> None:
+    assert answer({"pattern": "<(.)>", "text": "<é>"}) == {"match": "é"}
+    assert "not a regular expression" in answer({"pattern": "(", "text": "<é>"})["error"]
 
 
 def test_its_verdicts_need_only_the_row() -> None:

@@ -6,7 +6,7 @@ from email.utils import parsedate_to_datetime
 
 import aiohttp
 
-from rollmill.client.pool import os_reason
+from rollmill.client.os_reason import os_reason
 from rollmill.contracts.json import JsonObject, JsonValue, loads
 from rollmill.errors import (
     ConnectError,

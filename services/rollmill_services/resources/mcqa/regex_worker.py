@@ -1,18 +1,13 @@
 """Worker program that searches a text with a pattern that comes from a task, and may be hostile.
 
 Request: `{"pattern", "text", "limit_seconds"}`. Answer: `{"match": last match or null}` or `{"error": why}`.
-It imports only the standard library, and runs as a script (see `workers`).
 """
 
-import json
 import re
-import signal
-import sys
 import warnings
-from collections.abc import Iterable
-from typing import BinaryIO
 
-_GRACE_SECONDS = 5
+from rollmill.contracts.json import JsonObject
+from rollmill.grading.serving import serve
 
 
 def last_match(pattern: str, text: str) -> str | None:
@@ -36,26 +31,13 @@ def last_match(pattern: str, text: str) -> str | None:
     return groups[0] if groups else found.group()
 
 
-def answer(line: bytes) -> bytes:
-    """Answer one request line."""
-    request = json.loads(line)
+def answer(request: JsonObject) -> JsonObject:
+    """Answer one request."""
     try:
-        reply = {"match": last_match(request["pattern"], request["text"])}
+        return {"match": last_match(request["pattern"], request["text"])}
     except ValueError as error:
-        reply = {"error": str(error)}
-    return json.dumps(reply).encode() + b"\n"
-
-
-def serve(requests: Iterable[bytes], replies: BinaryIO) -> None:
-    """Answer requests until the input ends; the service kills the process when one takes too long."""
-    replies.write(b'{"ready": true}\n')
-    replies.flush()
-    for line in requests:
-        signal.alarm(int(json.loads(line)["limit_seconds"]) + _GRACE_SECONDS)  # should the service be gone by then
-        replies.write(answer(line))
-        replies.flush()
-        signal.alarm(0)
+        return {"error": str(error)}
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serve(answer)

@@ -10,6 +10,7 @@ from rollmill.contracts.rollouts import Rollout, Verdict
 from rollmill.contracts.rows import Row
 from rollmill.contracts.services import ReverifyMode
 from rollmill.errors import InputError
+from rollmill.grading.serving import LIMIT
 from rollmill.grading.workers import WorkerPool
 from rollmill.server.resources import Resources
 from rollmill.server.sessions import Session
@@ -70,7 +71,7 @@ class Mcqa(Resources):
         return await self._verify_with(task.pattern, rollout.text, task)
 
     async def _verify_with(self, pattern: str, text: str, task: "_Task") -> Verdict:
-        request = {"pattern": pattern, "text": text[-_REGEX_WINDOW:], "limit_seconds": self._timeout_seconds}
+        request = {"pattern": pattern, "text": text[-_REGEX_WINDOW:], LIMIT: self._timeout_seconds}
         reply = await self._searchers.ask(request)
         if reply is None:
             verdict = _verdict(None, task.expected)
