@@ -9,7 +9,7 @@ from rollmill.client.http import HttpTransport
 from rollmill.client.transport import Reply
 from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject
-from rollmill.server import ServiceApp, build_app
+from rollmill.server import ServiceApp, build_app, edge
 from rollmill.server.calls import Answer, Call, HotRoute, event_stream, json_answer
 
 Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[str]]
@@ -96,13 +96,16 @@ async def test_a_call_whose_client_left_without_a_retry_is_cancelled(
     assert 'rollmill_request_seconds_count{method="POST",route="/run",status="499"} 1\n' in app.meters.text()
 
 
-async def test_a_retry_that_joins_keeps_the_call_alive(serve: Serve, work: Work, transport: HttpTransport) -> None:
+async def test_a_retry_that_joins_keeps_the_call_alive(
+    serve: Serve, work: Work, transport: HttpTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge, "DISCONNECT_GRACE_SECONDS", 0.8)
     async with serve(work.app()) as url:
         first = call(transport, url + "/run", key="k")
         await work.until_runs(1)
         await leave(first)
         retry = call(transport, url + "/run", key="k")
-        await asyncio.sleep(0.8)  # well beyond the grace time
+        await asyncio.sleep(2.0)  # well beyond the grace time
         assert not work.cancelled.is_set()
         work.gate.set()
         assert (await retry).json() == {"runs": 1}

@@ -281,9 +281,9 @@ async def test_a_connection_that_nobody_takes_is_given_up_in_time() -> None:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         url = f"http://127.0.0.1:{full.getsockname()[1]}"
-        transport = HttpTransport(connect_timeout_seconds=0.2)
+        transport = HttpTransport(connect_timeout_seconds=0.5)
         async with asyncio.TaskGroup() as group:
-            calls = [group.create_task(error_of(transport, url, timeout=1)) for _ in range(8)]
+            calls = [group.create_task(error_of(transport, url, timeout=2)) for _ in range(8)]
         await transport.aclose()
     found = {type(call.result()) for call in calls}
     assert found == {ConnectError, UpstreamTimeoutError}  # the first ones are in the queue, and wait for an answer
@@ -295,7 +295,7 @@ async def test_a_peer_that_speaks_no_tls_is_a_failed_connect(said: bytes) -> Non
         writer.write(said)
         await reader.readuntil(b"never")
 
-    transport = HttpTransport(connect_timeout_seconds=0.5)
+    transport = HttpTransport(connect_timeout_seconds=20 if said else 0.5)
     async with listening(plain) as url:
         error = await error_of(transport, url.replace("http:", "https:"))
         await transport.aclose()
@@ -326,7 +326,7 @@ async def test_however_an_answer_is_cut_or_spoiled_it_is_whole_or_an_error(
     transport = HttpTransport()
     try:
         async with answering(parts) as (url, _):
-            reply = await transport.send("POST", url, headers={}, timeout=0.3)
+            reply = await transport.send("POST", url, headers={}, timeout=0.3 if spoiled else 30)
         assert spoiled is not None or (reply.status, reply.body) == (200, body)
     except RollmillError:
         assert spoiled is not None

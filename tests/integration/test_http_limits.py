@@ -87,9 +87,9 @@ async def test_a_request_that_never_becomes_whole_is_given_up(start: bytes, monk
 async def test_a_connection_that_was_used_is_not_closed_by_what_it_waited_for_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.8)
     async with connection() as (reader, writer), asyncio.timeout(20):
         for _ in range(2):
             writer.write(OK + b"\r\n")
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(1.2)

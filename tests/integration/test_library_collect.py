@@ -167,7 +167,7 @@ async def test_a_failed_rollout_is_a_failure_and_the_others_go_on(deployment: De
 
 @pytest.mark.parametrize(("max_attempts", "graded"), [(1, False), (2, True)])
 async def test_a_retryable_failure_is_tried_again(deployment: Deployment, max_attempts: int, graded: bool) -> None:
-    stream = rollmill.collect([task(busy=1)], head=deployment.head, max_attempts=max_attempts, timeout_seconds=1.5)
+    stream = rollmill.collect([task(busy=1)], head=deployment.head, max_attempts=max_attempts, timeout_seconds=3.0)
     [result] = [result async for _, result in stream]
 
     assert isinstance(result, dict) is graded

@@ -81,7 +81,7 @@ async def test_many_callers_share_few_processes(make_pool: MakePool) -> None:
 
 
 async def test_a_request_beyond_the_limit_has_no_answer_and_its_process_is_replaced(make_pool: MakePool) -> None:
-    pool = await make_pool(timeout_seconds=0.3)
+    pool = await make_pool(timeout_seconds=2.0)
     before = await pool.ask({})
 
     assert await pool.ask({"hang": True}) is None

@@ -140,7 +140,7 @@ async def test_a_deadline_that_is_no_time_is_a_wrong_request(client: httpx.Async
 
 
 async def test_the_handler_is_cancelled_at_the_deadline(client: httpx.AsyncClient, handlers: Handlers) -> None:
-    response = await client.post("/wait", headers={"x-rollmill-deadline": str(time.time() + 0.05)})
+    response = await client.post("/wait", headers={"x-rollmill-deadline": str(time.time() + 0.5)})
     assert (response.status_code, slug(response)) == (504, "deadline-passed")
     assert handlers.cancelled.is_set()
 
@@ -274,7 +274,7 @@ async def test_a_repeat_under_the_same_key_joins_or_gets_the_same_answer(
 async def test_a_repeat_outlives_the_deadline_of_the_call_it_joined(
     client: httpx.AsyncClient, handlers: Handlers
 ) -> None:
-    hurried = {"idempotency-key": "k", "x-rollmill-deadline": str(time.time() + 0.1)}
+    hurried = {"idempotency-key": "k", "x-rollmill-deadline": str(time.time() + 1.0)}
     first = asyncio.create_task(client.post("/wait", headers=hurried))
     await asyncio.sleep(0.02)
     repeat = asyncio.create_task(client.post("/wait", headers={"idempotency-key": "k"}))
