@@ -7,11 +7,15 @@ from typing import TypeAlias
 import pytest
 import uvicorn
 import uvloop
+from hypothesis import settings
 
 from rollmill.client.asgi import AsgiApp
 from rollmill.observability.logging import ensure_logging
 
 Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[str]]
+
+settings.register_profile("rollmill", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("rollmill")
 
 
 class _Server(uvicorn.Server):

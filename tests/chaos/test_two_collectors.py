@@ -30,7 +30,9 @@ def test_exactly_one_of_two_collectors_gets_the_output(tmp_path: Path, calm: Cal
     for number in range(ROUNDS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        site = Site(folder, REPEATS, delay=0.25)
+        site = Site(
+            folder, REPEATS, delay=2.0
+        )  # the second one comes while the first is at work, however slow its start
         if "--overwrite" in flags:
             assert site.collect("--limit", "2").returncode == 0
             site.executions.unlink()

@@ -127,7 +127,7 @@ def test_no_input_breaks_a_service_and_nobody_is_answered_without_the_token(fuzz
         cases = st.one_of([operation.as_strategy(generation_mode=mode) for mode in modes])
 
         @seed(5)
-        @settings(max_examples=EXAMPLES, phases=[Phase.generate], deadline=None, suppress_health_check=[*HealthCheck])
+        @settings(max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=[*HealthCheck])
         @given(case=cases, token=st.sampled_from([TOKEN, TOKEN, "wrong", None]))
         def ask(case: AnyCase, token: str | None) -> None:
             answer = fuzzed.ask(case, token)
@@ -220,7 +220,7 @@ def test_known_members_of_unknown_shapes_break_no_service(fuzzed: Fuzzed) -> Non
     paths = fuzzed.posts()
 
     @seed(5)
-    @settings(max_examples=EXAMPLES * max(1, len(paths)), phases=[Phase.generate], deadline=None)
+    @settings(max_examples=EXAMPLES * max(1, len(paths)), phases=[Phase.generate])
     @given(path=st.sampled_from(paths or ["/none"]), body=BODIES)
     def ask(path: str, body: JsonObject) -> None:
         answer = fuzzed.post(path, dumps(body))

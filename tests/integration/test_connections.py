@@ -303,7 +303,7 @@ async def test_a_peer_that_speaks_no_tls_is_a_failed_connect(said: bytes) -> Non
     assert ("no connection in time" in str(error)) == (not said)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     body=st.binary(max_size=300),
     cuts=st.lists(st.integers(0, 400), max_size=8),

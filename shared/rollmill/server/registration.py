@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 HEARTBEATS_PER_LEASE = 3
 RETRY_SECONDS = 0.5
 TIMEOUT_SECONDS = 3.0
-"""With the pause before the next try it is shorter than a caller waits for a service that the head does not know yet."""
+"""With the pause before the next try this is shorter than a caller waits for a service that the head does not know."""
 
 
 @dataclass(slots=True)

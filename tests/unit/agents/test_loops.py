@@ -258,7 +258,7 @@ usages = st.recursive(
 
 
 @given(st.lists(st.fixed_dictionaries({"tokens": st.integers(0, 99), "details": usages}), min_size=1, max_size=5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_usage_is_summed(parts: list[JsonObject]) -> None:
     total: JsonObject | None = None
     for part in parts:

@@ -67,7 +67,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", None]), FIELDS), max_size=24),
     st.lists(st.integers(0, 6), min_size=1, max_size=6),
@@ -96,7 +96,7 @@ def test_after_every_prefix_it_is_equal_to_from_scratch(
             update_column_file(files)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b"]), FIELDS), min_size=1, max_size=20))
 def test_its_numbers_are_those_of_the_summary(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, str, Row]]
@@ -126,7 +126,7 @@ def without_intervals(numbers: JsonObject) -> JsonObject:
     return {name: without_intervals(value) if isinstance(value, dict) else value for name, value in kept}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b"]), FIELDS), min_size=1, max_size=20))
 def test_its_statistics_are_those_of_the_classic_profile(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, str, Row]]

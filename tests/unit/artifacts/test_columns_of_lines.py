@@ -78,7 +78,7 @@ def row(index: int, **fields: JsonValue) -> Row:
     return {"_ng_task_index": 0, "_ng_rollout_index": index, **fields}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ROWS, ROWS)
 def test_the_fast_way_and_the_slow_way_give_the_same(first: list[Row], second: list[Row]) -> None:
     lines = RolloutLines(ANSWERS)
@@ -86,7 +86,7 @@ def test_the_fast_way_and_the_slow_way_give_the_same(first: list[Row], second: l
         assert lines.chunk(*lines_of(rows)) == chunk_of_rows(*lines_of(rows), ANSWERS)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ROWS, st.integers(1, 5))
 def test_columns_hold_the_numbers_of_the_classic_table_however_the_lines_are_cut(rows: list[Row], cut: int) -> None:
     table, finite = RolloutTable(), []

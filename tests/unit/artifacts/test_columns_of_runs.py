@@ -118,7 +118,7 @@ def test_fields_that_are_called_like_our_columns_stay_metrics(files: RunFiles) -
         assert columns.table().frame()["answer"].tolist() == [3.0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_a_file_that_was_extended_piece_by_piece_is_the_same_as_one_made_at_once(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[int], data: st.DataObject

@@ -46,7 +46,7 @@ def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "PARALLEL_BYTES", 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from([b"\n", b" \n", line(1), line(2, "x" * 50), line(3, "é" * 9)])), st.integers(1, 97))
 def test_every_line_is_in_exactly_one_stretch(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], step: int

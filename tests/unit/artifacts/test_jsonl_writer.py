@@ -279,14 +279,17 @@ async def test_short_lines_that_wait_for_a_slow_disk_cost_no_more_than_their_len
 async def test_cancelling_whoever_appends_keeps_whole_lines_and_frees_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
 
-    async def work() -> None:
+    async def work(begun: asyncio.Event) -> None:
         async with JsonlWriter(path, interval_seconds=0.0) as writer:
             while True:
                 await writer.append(b"y" * 1000)
+                begun.set()
                 await asyncio.sleep(0)
 
     for _ in range(5):
-        task = asyncio.create_task(work())
+        begun = asyncio.Event()
+        task = asyncio.create_task(work(begun))
+        await begun.wait()
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -9,7 +9,7 @@ keys = st.builds(RowKey, indices, indices)
 
 
 @given(st.lists(keys, max_size=60), st.lists(keys, max_size=20))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_key_set_is_a_set(added: list[RowKey], asked: list[RowKey]) -> None:
     small, plain = KeySet(), set[RowKey]()
     for key in added:

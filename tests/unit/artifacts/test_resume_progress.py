@@ -43,7 +43,7 @@ def possible(history: list[Event], max_attempts: int) -> list[Event]:
 
 
 @given(st.lists(events, max_size=30), st.integers(1, 4))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_progress_is_what_counting_by_hand_says(told: list[Event], max_attempts: int) -> None:
     history = possible(told, max_attempts)
     with TemporaryDirectory() as folder:
@@ -70,7 +70,7 @@ TORN = (b"", b"{", b'{"_ng_task_index":0,"_ng_rollout_index":0,"rew', b'{"_ng_ta
 
 
 @given(st.lists(events, max_size=30), st.integers(1, 4), st.sampled_from(TORN), st.sampled_from(TORN))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_done_is_completed_or_terminal_or_out_of_attempts_whatever_the_order_and_the_torn_tails(
     history: list[Event], max_attempts: int, rollouts_tail: bytes, failures_tail: bytes
 ) -> None:

@@ -84,7 +84,7 @@ def test_late_failures_of_calls_sent_before_it_opened_do_not_keep_it_open() -> N
 
 
 @given(st.lists(st.sampled_from(["begin", "fail", "succeed", "end", "wait"]), max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_never_more_than_one_probe_is_out_and_time_always_leads_back_to_one(steps: list[str]) -> None:
     clock = FakeClock()
     breaker = breaker_of(clock)

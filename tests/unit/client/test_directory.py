@@ -63,7 +63,7 @@ def test_draining_suspect_and_avoided_replicas_are_passed_over(seed: int) -> Non
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=5), st.integers(0, 99))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_some_replica_is_always_better_than_none(kinds: list[tuple[bool, bool, bool]], seed: int) -> None:
     replicas = [
         replica(n, suspect=suspect, state="draining" if draining else "ready")

@@ -35,7 +35,7 @@ def shortest(low: float, high: float) -> float:
 
 
 @given(errors, st.integers(1, 6000), st.booleans(), policies)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_delays_are_bounded_and_only_given_for_what_may_be_sent_again(
     error: RollmillError, attempt: int, has_key: bool, policy: RetryPolicy
 ) -> None:
@@ -51,7 +51,7 @@ def test_delays_are_bounded_and_only_given_for_what_may_be_sent_again(
 
 
 @given(errors, st.integers(1, 10), policies)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_key_never_forbids_a_retry(error: RollmillError, attempt: int, policy: RetryPolicy) -> None:
     without = retry_delay(error, attempt=attempt, has_key=False, policy=policy, uniform=shortest)
     if without is not None:
@@ -59,7 +59,7 @@ def test_a_key_never_forbids_a_retry(error: RollmillError, attempt: int, policy:
 
 
 @given(st.floats(0, 50))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_servers_retry_after_is_never_undercut(seconds: float) -> None:
     error = OverloadedError("x", retry_after=seconds)
     delay = retry_delay(error, attempt=1, has_key=False, policy=RetryPolicy(), uniform=shortest)

@@ -162,7 +162,7 @@ async def test_what_outlives_the_grace_is_cancelled_without_a_failure_and_run_by
 
 
 @given(st.integers(0, 20), st.floats(0, 20), st.integers(0, 20), st.integers(1, 20), st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_budget_is_used_up_when_one_of_its_limits_is_reached(
     tokens: int, wall: float, failures: int, limit: int, other: int
 ) -> None:

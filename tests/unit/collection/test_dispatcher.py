@@ -314,7 +314,7 @@ async def test_a_stop_ends_the_waits_between_attempts() -> None:
 
 
 @given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 4), st.integers(1, 6))
-@budget(max_examples=40, deadline=None)
+@budget(max_examples=40)
 def test_every_rollout_is_settled_exactly_once(fails: list[int], max_attempts: int, limit: int) -> None:
     runner = FakeRunner(lambda task, attempt: RETRYABLE if attempt < fails[task] else COMPLETED)
     sink = FakeSink()

@@ -282,7 +282,7 @@ numbered = st.builds(lambda row, own: {**row, "_ng_task_index": own}, generated,
 
 
 @given(st.lists(st.one_of(generated, numbered), min_size=1, max_size=12), st.integers(1, 3), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_expansion_is_deterministic_and_keys_tell_rollouts_apart(
     rows: list[JsonObject], repeats: int, add_seed: bool
 ) -> None:

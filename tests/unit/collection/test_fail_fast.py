@@ -48,7 +48,7 @@ def test_a_count_of_nothing_turns_it_off() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 10), st.floats(0.1, 1.0))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_share_stops_the_run_at_the_first_failure_that_reaches_it(
     outcomes: list[bool], count: int, share: float
 ) -> None:

@@ -37,7 +37,7 @@ def of_agent(rows: list[Row]) -> dict[str, int]:
 
 
 @given(lines, repeats, st.booleans(), st.one_of(st.none(), st.integers(1, 20)), st.integers(1, 9))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_shards_are_the_unsharded_rows_each_once_and_no_task_is_parted(
     rows: list[JsonObject], num_repeats: int | dict[str, int] | None, add_seed: bool, limit: int | None, count: int
 ) -> None:

@@ -51,7 +51,7 @@ LINES = st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"-
 
 
 @given(lines=LINES, skip=st.integers(0, 10), cuts=st.lists(st.integers(0, 100), max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 async def test_any_lines_written_in_any_pieces_are_read_once_and_in_order(
     lines: list[bytes], skip: int, cuts: list[int]
 ) -> None:
@@ -67,7 +67,7 @@ async def test_any_lines_written_in_any_pieces_are_read_once_and_in_order(
 
 
 @given(lines=LINES, size=st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_client_cuts_chunks_of_any_size_into_the_same_lines(lines: list[bytes], size: int) -> None:
     data = b"".join(line + b"\n" for line in lines) + b"torn"
     cutter = _Lines()

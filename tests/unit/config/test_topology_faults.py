@@ -299,7 +299,7 @@ def test_services_that_share_a_dependency_are_no_loop(folder: Path) -> None:
     assert len(parse_topology(text, base_dir=folder, environ={}).services) == 4
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sets(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), min_size=1, max_size=10))
 def test_a_loop_is_told_exactly_when_there_is_one(edges: set[tuple[str, str]]) -> None:
     reached = set(edges)
@@ -348,7 +348,7 @@ INDEPENDENT = [
 ]  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(spoiled=st.sets(st.sampled_from(range(len(INDEPENDENT))), min_size=1), twice=st.booleans())
 def test_any_mix_of_problems_is_told_with_each_once(folder: Path, spoiled: set[int], twice: bool) -> None:
     content = good()
@@ -387,7 +387,7 @@ PLACES = [
 _tokens = st.text("qxzjQXZJ89#~", min_size=3, max_size=12)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(places=st.sets(st.sampled_from(PLACES), min_size=1), value=_tokens, short_key=st.booleans())
 def test_no_environment_value_is_ever_in_the_error(folder: Path, places: set[str], value: str, short_key: bool) -> None:
     content = copy.deepcopy(good())

@@ -180,7 +180,7 @@ def test_keys_are_not_expanded() -> None:
     assert value_of("${A}: 1", A="x") == {"${A}": 1}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.text())
 def test_any_environment_value_arrives_as_it_is(value: str) -> None:
     assert value_of("a: ${A}", A=value)["a"] == value
@@ -193,7 +193,7 @@ _json = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(_json)
 def test_json_written_as_yaml_is_read_back(value: JsonValue) -> None:
     # JSON style: every string in double quotes, so that both schemas of YAML agree.

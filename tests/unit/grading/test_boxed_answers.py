@@ -54,7 +54,7 @@ def test_only_the_end_of_a_long_text_counts() -> None:
     assert last_boxed(" " * 1_000_000 + r"\boxed{1}") == "1"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(alphabet="abc 12\n+", max_size=20), st.lists(ALPHABET, max_size=12))
 def test_a_box_at_the_end_is_found_after_anything(content: str, before: list[str]) -> None:
     text = "".join(before).replace("\\boxed{", "") + "." + rf"\boxed{{{content}}}"
@@ -62,7 +62,7 @@ def test_a_box_at_the_end_is_found_after_anything(content: str, before: list[str
     assert last_boxed(text) == content
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(ALPHABET, max_size=30))
 def test_a_found_box_always_stands_in_the_text(parts: list[str]) -> None:
     text = "".join(parts)

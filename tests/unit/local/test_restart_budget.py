@@ -18,7 +18,7 @@ def test_crashes_far_apart_are_all_forgiven() -> None:
     assert [budget.after_crash(60.0 * n) for n in range(5)] == [0.25] * 5
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(gaps=st.lists(st.floats(0, 100), max_size=30), most=st.integers(1, 6))
 def test_there_are_never_more_restarts_in_a_window_than_allowed(gaps: list[float], most: int) -> None:
     budget = RestartBudget(most=most, window_seconds=60)

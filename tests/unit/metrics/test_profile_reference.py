@@ -89,7 +89,7 @@ def grouped(rows: list[Row], key: Callable[[Row], str | int]) -> list[list[Row]]
     return list(groups.values())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(runs())
 def test_every_statistic_is_what_its_definition_says(rows: list[Row]) -> None:
     profile = build_profile(rows, rows)
@@ -106,7 +106,7 @@ def test_every_statistic_is_what_its_definition_says(rows: list[Row]) -> None:
     assert_same(aggregate_metrics(rows)["agent_metrics"], rows)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(runs(), st.integers(0, 2**32))
 def test_no_number_depends_on_the_order_of_rollouts(rows: list[Row], seed: int) -> None:
     shuffled = Random(seed).sample(rows, len(rows))
@@ -119,7 +119,7 @@ def test_no_number_depends_on_the_order_of_rollouts(rows: list[Row], seed: int) 
     assert aggregate_metrics(rows) == aggregate_metrics(shuffled)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(runs())
 def test_aggregate_metrics_has_the_numbers_of_the_profile(rows: list[Row]) -> None:
     tasks = build_profile(rows, rows).tasks

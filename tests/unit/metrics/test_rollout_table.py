@@ -51,7 +51,7 @@ values = st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(al
 sparse_rows = st.lists(st.dictionaries(st.sampled_from("abcd"), values, max_size=4), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sparse_rows)
 def test_the_frame_holds_exactly_the_numeric_fields_of_every_row(bodies: list[JsonObject]) -> None:
     rows = [rollout(0, index, **body) for index, body in enumerate(bodies)]

@@ -206,7 +206,7 @@ def test_sizes_are_limited() -> None:
     assert chosen(" or ".join(["task == 1"] * 250)) == [1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(st.sampled_from("()<>=!'\"`. 019ab_/-\n\x00é") | st.characters(), max_size=30))
 def test_no_text_raises_anything_but_an_input_error(text: str) -> None:
     with suppress(InputError):
@@ -226,7 +226,7 @@ COMPARISONS = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     COMPARISONS, COMPARISONS, COMPARISONS, st.sampled_from(["and", "or"]), st.sampled_from(["and", "or"]), st.booleans()
 )

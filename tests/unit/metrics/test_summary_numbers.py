@@ -50,7 +50,7 @@ def correct_of(answer: str, *, correct_by: dict[str, float]) -> float:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=7), st.integers(1, 7))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_estimators_are_what_enumerating_every_draw_gives(outcomes: list[bool], k: int) -> None:
     n, c = len(outcomes), sum(outcomes)
     if k > n:
@@ -63,7 +63,7 @@ def test_the_estimators_are_what_enumerating_every_draw_gives(outcomes: list[boo
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=7), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_best_of_k_is_the_mean_maximum_of_every_draw(scores: list[float], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(scores)))
     draws = list(itertools.combinations(scores, k))
@@ -71,7 +71,7 @@ def test_best_of_k_is_the_mean_maximum_of_every_draw(scores: list[float], data: 
 
 
 @given(votes, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_majority_is_what_enumerating_every_draw_gives(
     cast: list[tuple[str | None, bool]], data: st.DataObject
 ) -> None:
@@ -90,7 +90,7 @@ def test_majority_is_what_enumerating_every_draw_gives(
 
 
 @given(st.lists(votes, min_size=1, max_size=6), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_vote_of_many_tasks_is_the_mean_of_their_votes_in_any_order(
     cast: list[list[tuple[str | None, bool]]], data: st.DataObject
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_large_vote_is_sampled_close_to_the_truth_and_the_same_each_time() -> 
 
 
 @given(tasks_of_scores, st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_summary_is_the_mean_over_tasks_that_allow_it_in_any_order(
     tasks: list[list[float]], rng: random.Random
 ) -> None:
@@ -261,7 +261,7 @@ def test_a_clear_difference_is_found() -> None:
 
 
 @given(st.integers(0, 12), st.integers(0, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_sign_test_adds_up_the_binomial_tail(one: int, other: int) -> None:
     total = one + other
     seen = abs(one - total / 2)

@@ -371,7 +371,7 @@ STEPS = st.lists(st.integers(1, 3), max_size=4)
 
 
 @given(shapes=st.lists(STEPS, min_size=1, max_size=4))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 async def test_any_recordings_of_one_input_are_replayed_as_they_were(
     tmp_path_factory: pytest.TempPathFactory, shapes: list[list[int]]
 ) -> None:

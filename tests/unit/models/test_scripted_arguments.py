@@ -47,7 +47,7 @@ class Trip(BaseModel):
 
 
 @given(seed=st.integers(0, 1000), numbers=st.lists(st.integers(-100, 100), max_size=4))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_nested_arguments_fit_the_schema_they_were_made_from(seed: int, numbers: list[int]) -> None:
     arguments = write(Trip.model_json_schema(), numbers=numbers, seed=seed)
 
@@ -59,7 +59,7 @@ LIMITS = st.tuples(st.integers(-50, 50), st.integers(0, 30)).map(lambda pair: (p
 
 
 @given(limits=LIMITS, numbers=st.lists(st.integers(-60, 90), max_size=3), whole=st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_numbers_stay_within_their_limits(limits: tuple[int, int], numbers: list[int], whole: bool) -> None:
     kind = int if whole else float
     model = create_model("Bounded", it=(kind, Field(ge=limits[0], le=limits[1])))
@@ -68,7 +68,7 @@ def test_numbers_stay_within_their_limits(limits: tuple[int, int], numbers: list
 
 
 @given(low=st.integers(-40, 40), step=st.integers(1, 9))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_exclusive_limits_and_multiples_are_respected(low: int, step: int) -> None:
     kind = Annotated[int, Field(gt=low, lt=low + 2 * step + 1, multiple_of=step)]
 
@@ -202,7 +202,7 @@ def test_whole_numbers_are_read_in_order(text: str, numbers: list[int]) -> None:
 
 
 @given(st.integers(0, 10**6), st.floats(0.05, 0.95))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_draws_are_repeatable_and_in_range(seed: int, mean: float) -> None:
     draws = Draws(b"x", seed)
 

@@ -204,7 +204,7 @@ def test_without_a_stream_lines_go_to_the_stderr_of_the_moment(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("json_lines", [True, False])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=st.text(), key=st.sampled_from(["value", "event", "deep"]))
 def test_no_text_reaches_a_terminal_with_control_characters_in_it(json_lines: bool, text: str, key: str) -> None:
     stream = io.StringIO()

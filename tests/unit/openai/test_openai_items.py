@@ -117,7 +117,7 @@ _MESSAGES = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(_MESSAGES, max_size=5))
 def test_normalizing_is_idempotent_and_blind_to_noise(messages: list[JsonObject]) -> None:
     once = normalize_input(messages)

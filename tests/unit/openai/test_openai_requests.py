@@ -335,7 +335,7 @@ def _turns(draw: st.DrawFn) -> list[JsonObject]:
     return [{"role": "user", "content": draw(_TEXT)}, turn, *answers]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(_turns(), min_size=1, max_size=3), st.fixed_dictionaries({}, optional={"seed": st.integers(0, 9)}))
 def test_a_chat_request_survives_the_way_to_responses_and_back(
     turns: list[list[JsonObject]], sampling: JsonObject

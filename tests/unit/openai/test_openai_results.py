@@ -278,7 +278,7 @@ _TEXT = st.text(min_size=1, max_size=8)
 _CALLS = st.lists(st.builds(tool_call, st.uuids().map(str), _TEXT, _TEXT), max_size=3)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.none() | _TEXT, st.none() | _TEXT, _CALLS, st.sampled_from(["stop", "length", "content_filter"]))
 def test_a_completion_survives_the_way_to_a_response_and_back(
     text: str | None, reasoning: str | None, calls: list[JsonObject], finish: str

@@ -373,7 +373,7 @@ _DELTAS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(_DELTAS, max_size=8))
 async def test_any_sequence_of_deltas_becomes_a_legal_stream_that_ends_in_its_response(
     deltas: list[JsonObject],

@@ -215,7 +215,7 @@ def test_agents_are_summed_up_by_the_input_rows_agent_or_else_the_rollouts_own()
 rewards = st.floats(min_value=-1e6, max_value=1e6, allow_nan=False)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b"]), rewards), min_size=1, max_size=12))
 def test_the_summary_of_an_agent_says_the_same_as_its_classic_entry(
     scored: list[tuple[int, str, float]],

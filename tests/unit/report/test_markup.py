@@ -43,7 +43,7 @@ def test_pieces_are_joined_in_order() -> None:
     assert join("<", tag("b", ">"), [None, "&"]) == "&lt;<b>&gt;</b>&amp;"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(), st.text())
 def test_any_text_comes_back_as_text(content: str, attribute: str) -> None:
     made = tag("p", content, title=attribute)

@@ -87,7 +87,7 @@ def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None
     assert nice_ticks(low, high) == pytest.approx(expected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @example(0.0, 5e-324, 3)
 @example(0.0, 3e-290, 30)
 @given(

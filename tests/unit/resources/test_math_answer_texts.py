@@ -43,7 +43,7 @@ def test_a_number_of_several_spellings_is_no_plain_integer(text: str) -> None:
     assert plain_integer(text) is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(-(10**18) + 1, 10**18 - 1))
 def test_a_plain_integer_has_its_value(value: int) -> None:
     assert plain_integer(str(value)) == value

@@ -298,7 +298,7 @@ async def test_a_response_without_text_is_no_answer(response: JsonValue) -> None
     assert await Mcqa().verify(Rollout(row), Session("s", {})) == Verdict(0.0, {"extracted_answer": None})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(sorted(EXTRACTORS)),
     st.lists(st.sampled_from([*"ABZab \\{}()[]$*:.,\n", "\\boxed{", "Answer:", "or"]), max_size=40).map("".join),
@@ -307,7 +307,7 @@ def test_only_letters_of_the_options_are_ever_extracted(mode: str, text: str) ->
     assert EXTRACTORS[mode](text, {"A": "x y", "B": "z"}) in ("A", "B", None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=60))
 def test_plain_text_has_no_braces_and_no_outer_spaces(text: str) -> None:
     assert not set(plain(text)) & set("{}$")

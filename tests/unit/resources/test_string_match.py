@@ -309,7 +309,7 @@ def test_a_hostile_answer_short_enough_for_every_rule_is_wrong(text: str) -> Non
     assert lenient_score(text, "5 km") == 0.0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=40))
 def test_every_text_that_says_something_equals_itself(text: str) -> None:
     assert lenient_score(text, text) == 1.0
@@ -321,19 +321,19 @@ def test_an_expected_punctuation_mark_counts_as_it_is(symbol: str) -> None:
     assert lenient_score("!", symbol) == 0.0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(alphabet="ab1,.;$%{}()\\ '\"½²", max_size=12), st.text(alphabet="ab1,.;$%{}()\\ '\"½²", max_size=12))
 def test_a_right_answer_is_right_in_both_directions(left: str, right: str) -> None:
     assert (lenient_score(left, right) == 1.0) == (lenient_score(right, left) == 1.0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(-(10**12), 10**12))
 def test_separators_do_not_change_a_number(value: int) -> None:
     assert read_number(f"{value:,}") == read_number(str(value)) == Fraction(value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(["red", "blue", "tx", "2", "1/2", "new york"]), min_size=2, max_size=6), st.randoms())
 def test_the_order_of_a_list_does_not_matter(elements: list[str], random: Random) -> None:
     shuffled = random.sample(elements, len(elements))
@@ -341,7 +341,7 @@ def test_the_order_of_a_list_does_not_matter(elements: list[str], random: Random
     assert lenient_score(", ".join(shuffled), "; ".join(elements)) == 1.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=40))
 def test_normalizing_twice_changes_nothing_more(text: str) -> None:
     assert plain(plain(text)) == plain(text)

@@ -186,7 +186,7 @@ def test_the_last_action_that_an_answer_names_is_taken(text: str, number: int | 
 
 
 @given(st.text(), st.sampled_from(MOVES))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_tagged_action_wins_over_whatever_was_said_before(text: str, action: str) -> None:
     assert action_number(f"{text}<action>{action}</action>", MOVES) == MOVES.index(action)
 
