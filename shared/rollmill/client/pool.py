@@ -89,7 +89,7 @@ class Pool:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        for connection in self._open:
+        for connection in tuple(self._open):
             connection.close()
         self._idle.clear()
         if self._open:
