@@ -13,8 +13,9 @@ from rollmill.contracts.json import JsonObject
 from rollmill.errors import InputError
 from rollmill.metrics.compare import compare_runs, exact_sign_p
 from rollmill.metrics.estimators import best_at_k, pass_at_k, pass_hat_k
-from rollmill.metrics.majority import EXACT_STATES, majority_at_k, majority_of_pattern, vote_pattern
+from rollmill.metrics.majority import EXACT_ROLLOUTS, majority_at_k
 from rollmill.metrics.summary import default_ks, summarize
+from rollmill.metrics.votes import distinct_rows
 
 tasks_of_scores = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=6), min_size=1, max_size=8)
 votes = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.booleans()), min_size=1, max_size=7)
@@ -111,17 +112,62 @@ def test_the_vote_of_many_tasks_is_the_mean_of_their_votes_in_any_order(
         assert estimates[f"majority@{k}"]["tasks_used"] == len(allowed)
 
 
-def test_a_large_vote_is_sampled_close_to_the_truth_and_the_same_each_time() -> None:
-    answers = [f"wrong {i}" for i in range(40)] + ["right"] * 12
-    groups, silent = vote_pattern(answers, [answer == "right" for answer in answers])
-    assert math.prod(min(size, 16) + 1 for size, _ in groups) > EXACT_STATES
-    value = majority_of_pattern(groups, silent, 16, 1)
+@given(st.lists(st.tuples(st.integers(1, 9), st.floats(0, 1)), max_size=4), st.integers(0, 9), st.data())
+@settings(max_examples=60)
+def test_majority_is_what_enumerating_the_votes_for_each_answer_gives(
+    given_answers: list[tuple[int, float]], silent: int, data: st.DataObject
+) -> None:
+    sizes = [size for size, _ in given_answers]
+    rights = [round(share * size) for size, share in given_answers]
+    n = sum(sizes) + silent
+    k = data.draw(st.integers(1, max(1, n)))
+    slow = 0.0
+    for counts in itertools.product(*(range(size + 1) for size in sizes)):
+        most = max(counts, default=0)
+        if most and k - silent <= sum(counts) <= k:
+            ways = math.prod(map(math.comb, sizes, counts)) * math.comb(silent, k - sum(counts))
+            tied = [right / size for count, size, right in zip(counts, sizes, rights, strict=True) if count == most]
+            slow += ways / math.comb(n, k) * sum(tied) / len(tied)
+
+    answers = [name for name, size in enumerate(sizes) for _ in range(size)] + [None] * (n - sum(sizes))
+    correct = [place < right for size, right in zip(sizes, rights, strict=True) for place in range(size)]
+    if n:
+        assert majority_at_k(answers, [*correct, *[True] * silent], k) == pytest.approx(slow, abs=1e-12)
+
+
+@pytest.mark.parametrize("k", [2, 7, 32, 63])
+def test_a_large_vote_is_exact(k: int) -> None:
+    """Each of 64 rollouts votes for itself: whoever is drawn, all tie. Two answers: it is a matter of counting."""
+    right = [number < 9 for number in range(64)]
+    assert majority_at_k(range(64), right, k) == pytest.approx(9 / 64, abs=1e-12)
+
+    votes_of_first = [math.comb(24, first) * math.comb(40, k - first) for first in range(k + 1)]
+    wins = sum(ways * (1.0 if 2 * first > k else 0.5 * (2 * first == k)) for first, ways in enumerate(votes_of_first))
+    answers = ["a"] * 24 + ["b"] * 40
+    chance = majority_at_k(answers, [answer == "a" for answer in answers], k)
+    assert chance == pytest.approx(wins / math.comb(64, k), abs=1e-12)
+
+
+def test_a_vote_of_more_rollouts_than_are_counted_is_sampled_close_to_the_truth_and_the_same_each_time() -> None:
+    answers = [f"wrong {i}" for i in range(EXACT_ROLLOUTS)] + ["right"] * 150
+    correct = [answer == "right" for answer in answers]
+    value = majority_at_k(answers, correct, 8, seed=1)
 
     rng = random.Random(5)
-    draws = [rng.sample(answers, 16).count("right") for _ in range(20_000)]
-    truth = sum((count > 1) + (count == 1) / 16 for count in draws) / len(draws)
+    draws = [rng.sample(answers, 8).count("right") for _ in range(20_000)]
+    truth = sum((count > 1) + (count == 1) / 8 for count in draws) / len(draws)
     assert value == pytest.approx(truth, abs=0.04)
-    assert majority_of_pattern(groups, silent, 16, 1) == value
+    assert majority_at_k(answers, correct, 8, seed=1) == value
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), max_size=30), st.integers(3, 200))
+@settings(max_examples=60)
+def test_equal_rows_are_found(rows: list[list[int]], most: int) -> None:
+    table = np.array(rows, dtype=np.int64).reshape(len(rows), 5)
+    first, of_row = distinct_rows(table, most)
+
+    assert (table[first][of_row] == table).all()
+    assert len(first) == len({tuple(row) for row in rows})
 
 
 @given(tasks_of_scores, st.randoms(use_true_random=False))
