@@ -1,3 +1,4 @@
+import os
 import re
 import secrets
 from datetime import UTC, datetime
@@ -7,7 +8,7 @@ _UNSAFE = re.compile(r"[^a-zA-Z0-9._-]+")
 
 def new_id(prefix: str = "") -> str:
     """Return a random id of 96 bits in hexadecimal, with a readable prefix."""
-    return f"{prefix}{secrets.token_hex(12)}"
+    return prefix + os.urandom(12).hex()
 
 
 def new_run_id(name: str, now: datetime | None = None) -> str:

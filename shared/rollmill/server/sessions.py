@@ -1,9 +1,9 @@
-import hashlib
 import hmac
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 
 from rollmill.contracts.json import JsonObject
 from rollmill.contracts.rows import Row
@@ -30,12 +30,12 @@ class SessionSigner:
     """Signs session ids, so that nobody can guess or forge another rollout's session.
 
     Args:
-        secret: key of the HMAC-SHA256 signature; random when empty.
+        secret: key of the signature (keyed BLAKE2b, RFC 7693: a third of what HMAC costs); random when empty.
     """
 
     def __init__(self, secret: str = "") -> None:
-        self._key = secret.encode() or secrets.token_bytes(32)
-        self._token_key = hmac.digest(self._key, b"tokens of sessions", hashlib.sha256)
+        self._key = blake2b(secret.encode() or secrets.token_bytes(32), digest_size=32, person=b"sessions").digest()
+        self._token_key = blake2b(b"tokens", key=self._key, digest_size=32).digest()
 
     def issue(self) -> tuple[str, str]:
         """Return a fresh session id and its signed form."""
@@ -62,7 +62,7 @@ class SessionSigner:
 
 
 def _signed(key: bytes, session_id: str) -> str:
-    return hmac.digest(key, session_id.encode(), hashlib.sha256).hex()[:32]
+    return blake2b(session_id.encode(), key=key, digest_size=16).hexdigest()
 
 
 class SessionStore:

@@ -65,13 +65,16 @@ class Scripted(Model):
         if self._delay:
             await asyncio.sleep(self._delay)
         digest = input_digest(items)
-        question, made = begun(items)
-        known = self._answers.get(input_digest(question) if made else digest)
-        output = _step_taken(known, made, self._draws(request, digest)) if known else None
+        output = self._looked_up(request, items, digest) if self._answers else None
         if output is None:
             output = self._play(request, conversation_of(items), digest)
         usage = {"input_tokens": _tokens(items), "output_tokens": _tokens(output)}
         return new_response(output, request=request, model=request.get("model") or "scripted", usage=usage)
+
+    def _looked_up(self, request: JsonObject, items: list[JsonObject], digest: bytes) -> list[JsonObject] | None:
+        question, made = begun(items)
+        known = self._answers.get(input_digest(question) if made else digest)
+        return _step_taken(known, made, self._draws(request, digest)) if known else None
 
     def _play(self, request: JsonObject, conversation: Conversation, digest: bytes) -> list[JsonObject]:
         tools = callable_tools(request)
