@@ -1,108 +1,22 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeAlias
 
 import httpx
 import pytest
+from tests.collector_bench import Bench, Serve, open_bench, until
 
-from rollmill.client.service_client import ServiceClient
-from rollmill.config.settings import ServiceSettings
 from rollmill.contracts.json import JsonObject, JsonValue, dumps, loads
-from rollmill.contracts.rollouts import Rollout
 from rollmill.contracts.rows import Row
-from rollmill.errors import InputError
-from rollmill.server import (
-    Agent,
-    AgentSettings,
-    Episode,
-    Resources,
-    ServiceApp,
-    Session,
-    agent_app,
-    model_app,
-    resources_app,
-)
-from rollmill.testing import FakeModel, asgi_client, service_client
-from rollmill_services.collector.app import create_app
-from rollmill_services.collector.settings import CollectorSettings
+from rollmill.testing import asgi_client
 
-Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[str]]
 EVENT = "_rollmill_event"
-
-
-class Desk:
-    """Holds rollouts back until a test lets them through."""
-
-    def __init__(self) -> None:
-        self.open = True
-        self.started: list[str] = []
-        self._tickets = asyncio.Semaphore(0)
-
-    def let(self, number: int) -> None:
-        for _ in range(number):
-            self._tickets.release()
-
-    async def turn(self, row: Row) -> None:
-        self.started.append(f"{row['_ng_task_index']}:{row['_ng_rollout_index']}")
-        if not self.open:
-            await self._tickets.acquire()
-
-
-class Solver(Agent):
-    def __init__(self, settings: AgentSettings, desk: Desk) -> None:
-        super().__init__(settings)
-        self._desk = desk
-
-    async def run(self, row: Row, episode: Episode) -> Row:
-        await self._desk.turn(row)
-        if row.get("broken"):
-            raise InputError("this task is broken")
-        return await super().run(row, episode)
-
-    async def respond(self, request: JsonObject, episode: Episode) -> JsonObject:
-        return await episode.respond(request)
-
-
-class Worth(Resources):
-    async def verify(self, rollout: Rollout, session: Session) -> float:
-        return float(rollout.field("worth", 1.0))
-
-
-class Bench:
-    """The services behind a collector, and collectors over one data directory."""
-
-    def __init__(self, data_dir: Path, client: ServiceClient, desk: Desk, model: FakeModel) -> None:
-        self.data_dir = data_dir
-        self.desk = desk
-        self.model = model
-        self._client = client
-
-    def app(self, **settings: JsonValue) -> ServiceApp:
-        app = create_app(CollectorSettings(data_dir=self.data_dir, **settings))
-
-        @asynccontextmanager
-        async def connect(_: ServiceSettings) -> AsyncIterator[ServiceClient]:
-            yield self._client
-
-        app.connector = connect
-        return app
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    desk, model = Desk(), FakeModel(["42"])
-    apps = {
-        "policy": model_app(model),
-        "worth": resources_app(Worth()),
-        "solver": agent_app(Solver(AgentSettings(name="solver", model="policy", resources="worth"), desk)),
-        "other": agent_app(Solver(AgentSettings(name="other", model="policy", resources="worth"), desk)),
-    }
-    async with service_client(apps) as client:
-        yield Bench(tmp_path / "data", client, desk, model)
-        desk.open = True
-        desk.let(1000)
+    async with open_bench(tmp_path / "data", "42") as bench:
+        yield bench
 
 
 @pytest.fixture
@@ -156,12 +70,6 @@ async def ended(client: httpx.AsyncClient, run_id: str = "a", state: str = "fini
             await asyncio.sleep(0.01)
     assert now["state"] == state, now
     return now
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (what a test waits for has no event of its own)
-            await asyncio.sleep(0.005)
 
 
 async def settled(client: httpx.AsyncClient, count: int, run_id: str = "a") -> None:

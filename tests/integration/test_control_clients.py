@@ -1,32 +1,20 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 from pydantic import SecretStr
+from tests.collector_bench import Bench, Serve, open_bench, until
 
 from rollmill import (
-    Agent,
-    AgentSettings,
     AsyncCollectorClient,
     AsyncProfilerClient,
     CollectorClient,
-    Episode,
     ProfilerClient,
-    Resources,
-    Rollout,
     RunRequest,
     RunStatus,
-    ServiceSettings,
-    Session,
-    agent_app,
-    model_app,
     read_rollouts,
-    resources_app,
 )
-from rollmill.client.service_client import ServiceClient
 from rollmill.contracts.json import JsonObject, JsonValue, loads
 from rollmill.contracts.rows import Row
 from rollmill.errors import (
@@ -39,89 +27,17 @@ from rollmill.errors import (
     UnauthorizedError,
     UpstreamError,
 )
-from rollmill.server import ServiceApp
-from rollmill.testing import FakeModel, service_client
-from rollmill_services.collector.app import create_app
-from rollmill_services.collector.settings import CollectorSettings
 from rollmill_services.profiler.app import create_app as create_profiler
 from rollmill_services.profiler.settings import ProfilerSettings
 
-Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[str]]
 BREAKS = "one\u2028two\x85three\x0b\x0cfour\r\nfive\x1c"
 """Characters that some line readers cut at, and that JSON text may hold."""
 
 
-class Desk:
-    """Holds rollouts back until a test lets them through, and counts how many are at it."""
-
-    def __init__(self) -> None:
-        self.open = True
-        self.started: list[str] = []
-        self.at_work = 0
-        self._tickets = asyncio.Semaphore(0)
-
-    def let(self, number: int) -> None:
-        for _ in range(number):
-            self._tickets.release()
-
-    async def turn(self, row: Row) -> None:
-        self.started.append(f"{row['_ng_task_index']}:{row['_ng_rollout_index']}")
-        self.at_work += 1
-        try:
-            if not self.open:
-                await self._tickets.acquire()
-        finally:
-            self.at_work -= 1
-
-
-class Solver(Agent):
-    def __init__(self, settings: AgentSettings, desk: Desk) -> None:
-        super().__init__(settings)
-        self._desk = desk
-
-    async def run(self, row: Row, episode: Episode) -> Row:
-        await self._desk.turn(row)
-        return await super().run(row, episode)
-
-    async def respond(self, request: JsonObject, episode: Episode) -> JsonObject:
-        return await episode.respond(request)
-
-
-class Always(Resources):
-    async def verify(self, rollout: Rollout, session: Session) -> float:
-        return 1.0
-
-
-class Bench:
-    def __init__(self, data_dir: Path, desk: Desk, client: ServiceClient) -> None:
-        self.data_dir = data_dir
-        self.desk = desk
-        self._client = client
-
-    def app(self, **settings: JsonValue) -> ServiceApp:
-        app = create_app(CollectorSettings(data_dir=self.data_dir, **settings))
-
-        @asynccontextmanager
-        async def connect(_: ServiceSettings) -> AsyncIterator[ServiceClient]:
-            yield self._client
-
-        app.connector = connect
-        return app
-
-
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    desk = Desk()
-    solver = Solver(AgentSettings(name="solver", model="policy", resources="always"), desk)
-    apps = {
-        "policy": model_app(FakeModel([BREAKS])),
-        "always": resources_app(Always()),
-        "solver": agent_app(solver),
-    }
-    async with service_client(apps) as client:
-        yield Bench(tmp_path / "data", desk, client)
-        desk.open = True
-        desk.let(1000)
+    async with open_bench(tmp_path / "data", BREAKS) as bench:
+        yield bench
 
 
 @pytest.fixture
@@ -133,12 +49,6 @@ async def collector(bench: Bench, serve: Serve) -> AsyncIterator[AsyncCollectorC
 def request(count: int = 4, run_id: str | None = "a", **fields: JsonValue) -> RunRequest:
     rows = [{"agent_ref": {"name": "solver"}, "responses_create_params": {"input": f"{n}"}} for n in range(count)]
     return RunRequest.model_validate({"id": run_id, "rows": rows, **fields})
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (what a test waits for has no event of its own)
-            await asyncio.sleep(0.005)
 
 
 async def settled(client: AsyncCollectorClient, count: int) -> RunStatus:
