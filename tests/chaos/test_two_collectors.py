@@ -12,6 +12,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(RUN_SECONDS + 120)]
 
 ROUNDS = 6 if LONG else 1
 REPEATS = 4
+SLOWLY = 1.0
+"""Seconds that the model takes: the second command comes while the first is at work, however slow its start was."""
 
 
 def _race(site: Site, rng: random.Random, *flags: str) -> list[tuple[int, str]]:
@@ -30,9 +32,7 @@ def test_exactly_one_of_two_collectors_gets_the_output(tmp_path: Path, calm: Cal
     for number in range(ROUNDS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        site = Site(
-            folder, REPEATS, delay=2.0
-        )  # the second one comes while the first is at work, however slow its start
+        site = Site(folder, REPEATS, delay=SLOWLY)
         if "--overwrite" in flags:
             assert site.collect("--limit", "2").returncode == 0
             site.executions.unlink()
