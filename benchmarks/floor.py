@@ -186,7 +186,9 @@ async def serve(name: str) -> None:
     print(listener.getsockname()[1], flush=True)
     async with over_http() as post:
         app = bare({"policy": policy, "weather": weather}.get(name) or agent(post))
-        config = uvicorn.Config(app, http="httptools", lifespan="off", log_level="error", access_log=False)
+        config = uvicorn.Config(
+            app, http="httptools", lifespan="off", log_level="error", access_log=False, timeout_keep_alive=75
+        )
         await uvicorn.Server(config).serve(sockets=[listener])
 
 

@@ -47,9 +47,8 @@ class Busy(Agent):
 
 
 def compose(*arguments: str) -> str:
-    return subprocess.run(
-        ["docker", "compose", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout
+    command = ["docker", "--log-level", "error", "compose", "--progress", "quiet", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def rollouts_per_second(token: str, replicas: int, rollouts: int) -> float:
@@ -90,7 +89,7 @@ def main() -> None:
         os.environ["COMPOSE_FILE"] = os.pathsep.join([str(ROOT / "docker-compose.yml"), str(override)])
         os.environ["COMPOSE_PROJECT_NAME"] = "rollmill-scaling"
         try:
-            compose("up", "--detach", "--wait")
+            compose("up", "--build", "--detach", "--wait")
             token = compose("exec", "-T", "head", "rollmill", "token").strip()
             rates = {n: rollouts_per_second(token, n, arguments.rollouts) for n in arguments.replicas}
         finally:
