@@ -5,6 +5,7 @@ from fastapi.responses import StreamingResponse
 
 from rollmill.contracts.problem import problems
 from rollmill.contracts.runs import RunChange, RunList, RunStatus
+from rollmill.server.app_state import from_state
 from rollmill_services.collector.following import rollout_lines, tied
 from rollmill_services.collector.requests import REQUEST_BODY, read_run_request
 from rollmill_services.collector.runs import Runs
@@ -14,13 +15,7 @@ NDJSON = "application/x-ndjson"
 router = APIRouter(tags=["runs"])
 
 
-def get_runs(request: Request) -> Runs:
-    """Return the runs that the application's lifespan opened."""
-    runs: Runs = request.app.state.runs
-    return runs
-
-
-RunsDep = Annotated[Runs, Depends(get_runs)]
+RunsDep = Annotated[Runs, Depends(from_state("runs"))]
 
 
 @router.post("/v1/runs", status_code=202, responses=problems(404, 409, 413, 429), openapi_extra=REQUEST_BODY)

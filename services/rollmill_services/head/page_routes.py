@@ -7,6 +7,7 @@ from pydantic import Field
 from rollmill.contracts.problem import problems
 from rollmill.contracts.wire import WireModel
 from rollmill.errors import UnauthorizedError
+from rollmill.server.app_state import from_state
 from rollmill_services.head.assets import INDEX, Assets
 from rollmill_services.head.gate import GATEWAY, LOGIN, LOGOUT, PAGE
 from rollmill_services.head.gateway import Behind, Gateway
@@ -31,34 +32,10 @@ class Latencies(WireModel):
     """By instance id: round trip of `GET /livez` from the head; null when there was no good answer within a second."""
 
 
-def get_assets(request: Request) -> Assets:
-    """Return the page's files."""
-    assets: Assets = request.app.state.assets
-    return assets
-
-
-def get_sessions(request: Request) -> PageSessions:
-    """Return what checks logins."""
-    sessions: PageSessions = request.app.state.sessions
-    return sessions
-
-
-def get_gateway(request: Request) -> Gateway:
-    """Return the way to collector and profiler."""
-    gateway: Gateway = request.app.state.gateway
-    return gateway
-
-
-def get_probes(request: Request) -> Probes:
-    """Return what measures latencies."""
-    probes: Probes = request.app.state.probes
-    return probes
-
-
-AssetsDep = Annotated[Assets, Depends(get_assets)]
-SessionsDep = Annotated[PageSessions, Depends(get_sessions)]
-GatewayDep = Annotated[Gateway, Depends(get_gateway)]
-ProbesDep = Annotated[Probes, Depends(get_probes)]
+AssetsDep = Annotated[Assets, Depends(from_state("assets"))]
+SessionsDep = Annotated[PageSessions, Depends(from_state("sessions"))]
+GatewayDep = Annotated[Gateway, Depends(from_state("gateway"))]
+ProbesDep = Annotated[Probes, Depends(from_state("probes"))]
 
 
 @router.get("/", include_in_schema=False)

@@ -1,9 +1,10 @@
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 
 from rollmill.contracts.problem import problems
 from rollmill.contracts.services import Heartbeat, Kind, Lease, Registration, ScrapeTarget, ServiceList
+from rollmill.server.app_state import from_state
 from rollmill_services.head.registry import Registry
 from rollmill_services.head.targets import scrape_target
 
@@ -11,13 +12,7 @@ router = APIRouter(prefix="/v1/services", tags=["registry"])
 targets = APIRouter(tags=["registry"])
 
 
-def get_registry(request: Request) -> Registry:
-    """Return the registry that the application's lifespan opened."""
-    registry: Registry = request.app.state.registry
-    return registry
-
-
-RegistryDep = Annotated[Registry, Depends(get_registry)]
+RegistryDep = Annotated[Registry, Depends(from_state("registry"))]
 
 
 @router.post("", status_code=201, responses=problems(409))

@@ -1,11 +1,12 @@
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import Field
 
 from rollmill.contracts.json import JsonObject, dumps
 from rollmill.contracts.problem import problems
 from rollmill.contracts.wire import WireModel
+from rollmill.server.app_state import from_state
 from rollmill_services.profiler.rollouts import Rollouts
 from rollmill_services.profiler.routes import RunId, SlotsDep
 
@@ -72,13 +73,7 @@ class TimelineBody(WireModel):
     """`rollouts`, `mean_reward`, `output_tokens` and `until` (Unix seconds); null when unknown."""
 
 
-def get_rollouts(request: Request) -> Rollouts:
-    """Return what finds rollouts."""
-    rollouts: Rollouts = request.app.state.rollouts
-    return rollouts
-
-
-RolloutsDep = Annotated[Rollouts, Depends(get_rollouts)]
+RolloutsDep = Annotated[Rollouts, Depends(from_state("rollouts"))]
 Index = Annotated[int, Path(ge=0, lt=2**63)]
 
 

@@ -5,6 +5,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from rollmill.contracts.json import JsonObject, dumps
 from rollmill.contracts.problem import problems
 from rollmill.contracts.runs import RUN_ID_PATTERN
+from rollmill.server.app_state import from_state
 from rollmill_services.profiler.profiler import Profiler
 from rollmill_services.profiler.rendering import render
 from rollmill_services.profiler.requests import (
@@ -40,21 +41,9 @@ _NO_SCRIPT: Final = {
 """A report shows what models wrote, which is hostile input: the page itself forbids scripts, and so does the answer."""
 
 
-def get_profiler(request: Request) -> Profiler:
-    """Return the application's profiler."""
-    profiler: Profiler = request.app.state.profiler
-    return profiler
-
-
-def get_slots(request: Request) -> Slots:
-    """Return the application's threads."""
-    slots: Slots = request.app.state.slots
-    return slots
-
-
 RunId = Annotated[str, Path(pattern=RUN_ID_PATTERN)]
-ProfilerDep = Annotated[Profiler, Depends(get_profiler)]
-SlotsDep = Annotated[Slots, Depends(get_slots)]
+ProfilerDep = Annotated[Profiler, Depends(from_state("profiler"))]
+SlotsDep = Annotated[Slots, Depends(from_state("slots"))]
 
 
 @router.get("/runs/{run_id}/profile", response_model=ProfileBody, responses={**problems(404, 504), **_FORMATS})
