@@ -7,8 +7,9 @@ from pathlib import Path
 
 import typer
 
+from rollmill.artifacts.files import RunFiles
 from rollmill.cli.datasets import dataset_input
-from rollmill.cli.progress import CollectProgress, say
+from rollmill.cli.progress import CollectProgress, say, say_agents
 from rollmill.cli.services import check_one_source, new_runner, open_services, stop_on_signals
 from rollmill.collection.collector import CollectionPlan, Collector
 from rollmill.collection.prompts import load_prompt
@@ -99,14 +100,11 @@ async def _collect(source: Source, topology: Topology | None, plan: CollectionPl
 
 def _tell(status: RunStatus, plan: CollectionPlan) -> None:
     """Results go to stdout: where the rollouts are. The summary is for people."""
-    for name, agent in sorted(status.agents.items()):
-        mean = "-" if agent.mean_reward is None else f"{agent.mean_reward:.4f}"
-        failed = f", {agent.failed} failed" if agent.failed else ""
-        say(f"{name}: {agent.completed} of {agent.expected} rollouts{failed}, mean reward {mean}")
+    say_agents(status, "rollouts")
     if status.state == "stopped":
         say(status.error)
     if status.failed:
-        failures = plan.output.with_name(f"{plan.output.stem}_failures.jsonl")
+        failures = RunFiles.at(plan.output).failures
         reasons = ", ".join(f"{name} {count}x" for name, count in sorted(status.failures.items()))
         say(f"{status.failed} rollouts failed for good ({reasons}); each attempt and its reason is in {failures}")
     typer.echo(str(plan.output))

@@ -20,6 +20,14 @@ def say(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def say_agents(status: RunStatus, done: str) -> None:
+    """Tell how each agent did; `done` says of what its completed rollouts are a number."""
+    for name, agent in sorted(status.agents.items()):
+        mean = "-" if agent.mean_reward is None else f"{agent.mean_reward:.4f}"
+        failed = f", {agent.failed} failed" if agent.failed else ""
+        say(f"{name}: {agent.completed} of {agent.expected} {done}{failed}, mean reward {mean}")
+
+
 class CollectProgress:
     """Shows a collection while it runs: a bar on a terminal, a line every few seconds elsewhere.
 

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from rollmill.cli.console import emit
-from rollmill.cli.progress import CollectProgress, say
+from rollmill.cli.progress import CollectProgress, say, say_agents
 from rollmill.cli.services import check_one_source, new_runner, open_services, stop_on_signals
 from rollmill.collection.regrading import Changes
 from rollmill.collection.reverification import Reverification, ReverifyPlan
@@ -54,10 +54,7 @@ async def _reverify(plan: ReverifyPlan, topology: Topology | None, config: Path 
 
 
 def _tell(status: RunStatus, run: Reverification) -> None:
-    for name, agent in sorted(status.agents.items()):
-        mean = "-" if agent.mean_reward is None else f"{agent.mean_reward:.4f}"
-        failed = f", {agent.failed} failed" if agent.failed else ""
-        say(f"{name}: {agent.completed} of {agent.expected} rollouts graded{failed}, mean reward {mean}")
+    say_agents(status, "rollouts graded")
     say(describe(run.changes))
     if status.failed:
         say(f"{status.failed} rollouts could not be graded; the reasons are in {run.files.failures}")
