@@ -245,7 +245,8 @@ class Runs:
         async with self._lock(run_id):
             if run_id not in self._active:  # else somebody was faster
                 folder = RunFolder(self._store, run_id)
-                await self._start_again(folder, paused=await asyncio.to_thread(lambda: folder.paused))
+                with self._place(run_id):
+                    await self._start(folder, folder.request(), paused=folder.paused)
 
     async def close(self) -> None:
         """Stop every run, so that each is settled on disk and can be resumed."""
@@ -272,14 +273,12 @@ class Runs:
         if not begun or (request.resume and self.status(folder.run_id).state in _STOPPED):
             await self._start_again(folder, request.model_dump(include=CHANGEABLE))
 
-    async def _start_again(
-        self, folder: RunFolder, change: Mapping[str, object] | None = None, *, paused: bool = False
-    ) -> None:
+    async def _start_again(self, folder: RunFolder, change: Mapping[str, object] | None = None) -> None:
         if not folder.exists():
             raise ConflictError(f"the run {folder.run_id!r} was not started here; go on with it where it was")
         with self._place(folder.run_id):
-            request = await asyncio.to_thread(folder.change, change or {}, paused=paused)
-            await self._start(folder, request, paused=paused)
+            request = await asyncio.to_thread(folder.change, change or {}, paused=False)
+            await self._start(folder, request)
 
     async def _start(self, folder: RunFolder, request: RunRequest, *, paused: bool = False) -> None:
         check_file_limit(request.concurrency, raise_file_limit())

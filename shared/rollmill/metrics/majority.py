@@ -101,10 +101,10 @@ def majority(ballots: Ballots, k: int, *, seed: int = 0) -> Floats:
         return _only_draw(ballots)
     if ballots.n > EXACT_ROLLOUTS:
         return np.array([_sampled(ballots.of(slice(task, task + 1)), k, seed) for task in range(len(ballots.counts))])
-    drawing = _Drawing(ballots.n, k, ballots.sizes)
+    drawing = _Drawing(ballots, k)
     value = np.zeros(len(ballots.counts))
     for votes in range(1, drawing.chances.shape[1]):
-        reach = np.where(drawing.likely(votes, ballots), ballots.counts[:, ballots.sizes >= votes].sum(axis=1), 0)
+        reach = np.where(drawing.likely(votes), ballots.counts[:, ballots.sizes >= votes].sum(axis=1), 0)
         for tasks in _alike(reach):
             most_tied = min(k // votes, int(reach[tasks].max()))
             value[tasks] += _won_with(votes, ballots.of(tasks), drawing, most_tied)
@@ -114,7 +114,8 @@ def majority(ballots: Ballots, k: int, *, seed: int = 0) -> Floats:
 class _Drawing:
     """What the votes of all tasks with n rollouts have in common when each rollout is drawn with probability k/n."""
 
-    def __init__(self, n: int, k: int, sizes: Ints) -> None:
+    def __init__(self, ballots: Ballots, k: int) -> None:
+        n, sizes = ballots.n, ballots.sizes
         self.p = k / n
         most = min(k, int(sizes.max()))
         table = [[_binomial(int(size), votes, self.p) for votes in range(most + 1)] for size in sizes]
@@ -127,14 +128,16 @@ class _Drawing:
         of_k = _binomial(n, k, self.p)
         self.parts: Complexes = np.where((half == 0) | (2 * half == points), 1, 2) * self.x**-k / points / of_k
         """Of a polynomial's values there, the part in the wanted probability."""
-        self._at_most = np.cumsum(self.chances, axis=1)
+        self._of_largest = np.cumsum(self.chances, axis=1)[_largest(ballots)]
+        """Probability that a task's most frequent answer has at most so many votes, shape (tasks, votes)."""
         self._negligible = 1e-17 * of_k
+        self._n = n
 
-    def likely(self, votes: int, ballots: Ballots) -> "npt.NDArray[np.bool_]":
+    def likely(self, votes: int) -> "npt.NDArray[np.bool_]":
         """Say in which tasks the largest answer may well have no more votes than these, and some answer this many."""
-        if ballots.n * self.chances[:, votes].max() < self._negligible:
-            return np.zeros(len(ballots.counts), dtype=np.bool_)
-        likely: npt.NDArray[np.bool_] = self._at_most[_largest(ballots), votes] > self._negligible
+        if self._n * self.chances[:, votes].max() < self._negligible:
+            return np.zeros(len(self._of_largest), dtype=np.bool_)
+        likely: npt.NDArray[np.bool_] = self._of_largest[:, votes] > self._negligible
         return likely
 
 
@@ -199,6 +202,6 @@ def _sampled(ballots: Ballots, k: int, seed: int) -> float:
     # Each pattern has draws of its own: errors that all tasks share would not cancel in their mean.
     rng = np.random.default_rng([seed, k, silent, *sizes])
     draws = rng.multivariate_hypergeometric([*sizes, silent], k, size=DRAWS)[:, :-1]
-    most = draws.max(axis=1, keepdims=True)
+    most = draws.max(axis=1, keepdims=True, initial=0)  # of no answers at all too
     tied = (draws == most) & (most > 0)
     return float(np.mean(tied @ right / np.maximum(tied.sum(axis=1), 1)))

@@ -160,6 +160,11 @@ def test_a_vote_of_more_rollouts_than_are_counted_is_sampled_close_to_the_truth_
     assert majority_at_k(answers, correct, 8, seed=1) == value
 
 
+@pytest.mark.parametrize("n", [8, EXACT_ROLLOUTS + 1])
+def test_without_any_answer_no_vote_is_right(n: int) -> None:
+    assert [majority_at_k([None] * n, [True] * n, k) for k in (1, 5, n)] == [0.0, 0.0, 0.0]
+
+
 @given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), max_size=30), st.integers(3, 200))
 @settings(max_examples=60)
 def test_equal_rows_are_found(rows: list[list[int]], most: int) -> None:
